@@ -1,0 +1,40 @@
+"""Keeps an image classifier accurate when the data shifts, by generating parameters for every batch."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = [
+    "PAPER",
+    "Card",
+    "Config",
+    "GeneralizeFormer",
+    "Guard",
+    "Preprocessing",
+    "Selection",
+    "__version__",
+]
+
+if TYPE_CHECKING:
+    from generalizeformer.core.card import Card
+    from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
+    from generalizeformer.core.guard import Guard
+    from generalizeformer.core.preprocessing import Preprocessing
+    from generalizeformer.core.slots import Selection
+
+_HOMES = {
+    "Card": "core.card",
+    "Config": "core.generalizeformer",
+    "GeneralizeFormer": "core.generalizeformer",
+    "Guard": "core.guard",
+    "PAPER": "core.generalizeformer",
+    "Preprocessing": "core.preprocessing",
+    "Selection": "core.slots",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are loaded when first used: `--help` must not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

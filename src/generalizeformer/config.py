@@ -1,0 +1,50 @@
+"""Frozen dataclasses ↔ plain data: validated on the way in, stable on the way out. Knows no concrete config."""
+
+import dataclasses
+import hashlib
+import json
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from generalizeformer.errors import UserError
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain, JSON-ready data."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))  # type: ignore[no-any-return]
+
+
+def from_dict(kind: type[T], data: dict[str, Any]) -> T:
+    """The config, or an error that names the first field that does not fit. Unknown fields are refused."""
+    try:
+        config = TypeAdapter(kind).validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"setting {where or kind.__name__}: {first['msg']}, got {first['input']!r}"
+        ) from None
+    if unknown := _unknown(data, to_dict(config)):
+        known = ", ".join(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+        raise UserError(f"there is no setting {unknown!r}; the settings are: {known}")
+    return config
+
+
+def digest(config: Any) -> str:
+    """Twelve hexadecimal digits that change when any setting changes."""
+    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _unknown(given: dict[str, Any], known: dict[str, Any]) -> str | None:
+    """The first key of `given`, at any depth, that validation dropped: a misspelt setting must not pass silently."""
+    for key, value in given.items():
+        if key not in known:
+            return key
+        if isinstance(value, dict) and isinstance(known[key], dict):
+            deeper = _unknown(value, known[key])
+            if deeper is not None:
+                return f"{key}.{deeper}"
+    return None

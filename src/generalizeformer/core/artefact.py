@@ -1,0 +1,143 @@
+"""A trained model as a folder: model.safetensors, config.json, README.md. The only file of `core` that touches disk."""
+
+import copy
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from generalizeformer.config import from_dict, to_dict
+from generalizeformer.core.backbones import build_backbone
+from generalizeformer.core.card import Card, render
+from generalizeformer.errors import CheckpointError, UserError
+
+FORMAT = 1
+WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A folder's content, read and checked but not yet a model."""
+
+    folder: Path
+    config: Any
+    card: Card
+    tensors: dict[str, Tensor]
+
+
+def save(folder: Path, tensors: dict[str, Tensor], config: Any, card: Card) -> None:
+    """Writes the folder. Each file appears whole or not at all; the config comes last, so it vouches for the rest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    partial = folder / f".{WEIGHTS}.partial"
+    save_file(weights, partial)
+    os.replace(partial, folder / WEIGHTS)
+    _write(folder / README, render(card, folder.name))
+    content = {
+        "library": "generalizeformer",
+        "format": FORMAT,
+        "model": to_dict(config),
+        "card": to_dict(card),
+    }
+    _write(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+
+
+def locate(path: str | Path, **hub: Any) -> Path:
+    """The local folder of a model: itself, or a snapshot of a hub repository."""
+    folder = Path(path)
+    if folder.is_dir():
+        return folder
+    if (
+        folder.is_absolute()
+        or folder.exists()
+        or str(path).count("/") != 1
+        or str(path).startswith(".")
+    ):
+        raise CheckpointError(
+            f"{path}: no such model folder; give the folder that `train` or save_pretrained wrote"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(path), **hub))
+    except Exception as error:  # the hub's client raises many types, and each means: not to be had
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{path}: no such folder, and no such repository could be fetched ({reason})"
+        ) from None
+
+
+def read(folder: Path, config: type[Any]) -> Stored:
+    """The folder's content, or one clear line about what is wrong with it."""
+    content = _read_config(folder / CONFIG)
+    try:
+        settings, card = from_dict(config, content["model"]), from_dict(Card, content["card"])
+    except (UserError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder / CONFIG}: damaged ({error}); save the model again"
+        ) from None
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{folder / WEIGHTS}: cut short, damaged or missing ({str(error).splitlines()[0]}); copy or save it again"
+        ) from None
+    return Stored(folder, settings, card, tensors)
+
+
+def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
+    """A module for the stored weights: a copy of the one lent, or one built from the stored name."""
+    if lent is not None:
+        return copy.deepcopy(lent)
+    card = stored.card
+    if card.architecture is None:
+        raise CheckpointError(
+            f"{stored.folder}: this model wraps a class of your own ({card.backbone or 'unnamed'}); "
+            "pass an instance, from_pretrained(..., backbone=MyNetwork())"
+        )
+    return build_backbone(
+        card.architecture, len(card.classes), channels=card.preprocessing.channels
+    )
+
+
+def fill(model: nn.Module, stored: Stored) -> None:
+    """Puts the stored tensors in, in the precision they were saved in."""
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in stored.tensors.items()}
+    wrong = sorted(name for name in own.keys() | found.keys() if own.get(name) != found.get(name))
+    if wrong:
+        name = wrong[0]
+        raise CheckpointError(
+            f"{stored.folder / WEIGHTS}: does not fit the model: {name} is {found.get(name, 'missing')} in the file "
+            f"and {own.get(name, 'unknown')} in the model ({len(wrong)} such tensors); it belongs to another backbone"
+        )
+    model.load_state_dict(stored.tensors, assign=True)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing, so {path.parent} is not a saved model") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise CheckpointError(f"{path}: not readable ({error}); save the model again") from None
+    if not isinstance(content, dict) or content.get("library") != "generalizeformer":
+        raise CheckpointError(
+            f"{path}: written by another library; give a folder that generalizeformer saved"
+        )
+    if content.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: format {content.get('format')!r}, but this version reads {FORMAT}; upgrade generalizeformer"
+        )
+    return content
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)

@@ -1,0 +1,103 @@
+"""Backbones by name: the digit network of the demo, torchvision's, timm's."""
+
+import difflib
+
+from torch import Tensor, nn
+
+from generalizeformer.core.classifiers import find_classifier
+from generalizeformer.errors import UserError
+
+
+class DigitNet(nn.Module):
+    """Four conv-BN-ReLU layers, global pooling, a linear classifier: small enough for two CPU cores."""
+
+    def __init__(
+        self, classes: int, widths: tuple[int, ...] = (32, 48, 64, 96), channels: int = 1
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for number, width in enumerate(widths):
+            stride = 1 if number in (0, 2) else 2
+            block = nn.Sequential(
+                nn.Conv2d(channels, width, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+            )
+            layers.append(block)
+            channels = width
+        self.blocks = nn.Sequential(*layers)
+        self.classifier = nn.Linear(channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.blocks(images).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+OWN: dict[str, tuple[int, ...]] = {"digits": (32, 48, 64, 96), "digits-small": (16, 24, 32, 64)}
+
+
+def build_backbone(
+    architecture: str, classes: int, *, channels: int = 3, pretrained: bool = False
+) -> nn.Module:
+    """The architecture with a fresh head.
+
+    Names are ours, then torchvision's, then timm's; `timm:name` and `torchvision:name` choose the library.
+    `pretrained` loads published ImageNet weights, which needs a network or a filled cache.
+    """
+    if architecture in OWN:
+        return DigitNet(classes, OWN[architecture], channels)
+    library, _, name = architecture.rpartition(":")
+    if library not in ("", "torchvision", "timm"):
+        raise UserError(
+            f"backbone: got {architecture!r}; give a name, torchvision:name or timm:name"
+        )
+    if library != "timm" and channels == 3 and _in_torchvision(name):
+        return _torchvision(name, classes, pretrained)
+    return _timm(name, classes, channels, pretrained)
+
+
+def _in_torchvision(name: str) -> bool:
+    from torchvision import models
+
+    return name in models.list_models(module=models)
+
+
+def _torchvision(name: str, classes: int, pretrained: bool) -> nn.Module:
+    from torchvision import models
+
+    if not pretrained:
+        model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
+        return model
+    # The first published weights ("v1"): comparisons with the literature need those.
+    return replace_head(models.get_model(name, weights="IMAGENET1K_V1"), classes)
+
+
+def _timm(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module:
+    try:
+        import timm
+    except ImportError:
+        raise UserError(
+            f"backbone: {name!r} is not one of ours or torchvision's, and timm is not installed; "
+            "pip install 'generalizeformer[timm]'"
+        ) from None
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, [*OWN, *timm.list_models()], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "timm.list_models() lists the names."
+        raise UserError(f"backbone: there is no {name!r}; {hint}")
+    model: nn.Module = timm.create_model(
+        name, pretrained=pretrained, num_classes=classes, in_chans=channels
+    )
+    return model
+
+
+def replace_head(model: nn.Module, classes: int) -> nn.Module:
+    """The model with a fresh linear classifier for `classes` classes."""
+    name = find_classifier(model)
+    parent, _, last = name.rpartition(".")
+    old = model.get_submodule(name)
+    assert isinstance(old, nn.Linear)
+    setattr(model.get_submodule(parent), last, nn.Linear(old.in_features, classes))
+    return model
+
+
+def parameter_count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,60 @@
+"""What a saved model says of itself: classes, preprocessing, where it comes from, how well it did on its sources."""
+
+from dataclasses import dataclass, field
+
+from jinja2 import Environment
+
+from generalizeformer.core.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    classes: tuple[str, ...] = ()
+    architecture: str | None = (
+        None  # a name `build_backbone` knows; None for the reader's own class
+    )
+    backbone: str | None = None  # the class of the backbone, for people
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    dataset: str | None = None
+    sources: tuple[str, ...] = ()
+    training: str = "untrained"
+    source_accuracy: float | None = None  # percent, source validation, plain backbone
+    adapted_accuracy: float | None = None  # percent, source validation, generated parameters
+
+
+TEMPLATE = """---
+library_name: generalizeformer
+tags: [test-time-adaptation, domain-generalization, image-classification]
+---
+# {{ card.architecture or card.backbone or "GeneralizeFormer model" }} with GeneralizeFormer
+
+An image classifier whose normalisation and classifier parameters are generated anew for every batch of
+images, so that it follows shifts of the data without being fine-tuned.
+
+| | |
+|---|---|
+| backbone | {{ card.architecture or card.backbone or "unknown" }} |
+| classes | {{ card.classes | length }}{% if card.classes %}: {{ card.classes[:12] | join(", ") }}{% if card.classes | length > 12 %}, …{% endif %}{% endif %} |
+| sources | {{ card.dataset or "unknown" }}{% if card.sources %}: {{ card.sources | join(", ") }}{% endif %} |
+| preprocessing | {{ card.preprocessing.size }} px, mean {{ card.preprocessing.mean | list }}, std {{ card.preprocessing.std | list }} |
+| training | {{ card.training }} |
+| accuracy on source validation, plain | {{ percent(card.source_accuracy) }} |
+| accuracy on source validation, generated | {{ percent(card.adapted_accuracy) }} |
+
+```python
+from generalizeformer import GeneralizeFormer
+
+model = GeneralizeFormer.from_pretrained("{{ folder }}"{% if not card.architecture %}, backbone=MyNetwork(){% endif %})
+logits = model(images)
+```
+"""
+
+
+def render(card: Card, folder: str) -> str:
+    """The card as the README.md of the model's folder."""
+    environment = Environment(keep_trailing_newline=True)
+    return environment.from_string(TEMPLATE).render(card=card, folder=folder, percent=_percent)
+
+
+def _percent(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1f} %"

@@ -1,0 +1,158 @@
+"""GeneralizeFormer: a model generated for each target batch. Start reading here."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from huggingface_hub import ModelHubMixin
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from generalizeformer.core import artefact
+from generalizeformer.core.card import Card
+from generalizeformer.core.classifiers import class_count
+from generalizeformer.core.generators import channels, rows
+from generalizeformer.core.grouped import GroupedBackbone
+from generalizeformer.core.groups import grouping
+from generalizeformer.core.guard import Guard, guarded
+from generalizeformer.core.inputs import check_images
+from generalizeformer.core.losses import LOSSES
+from generalizeformer.core.observation import Observation, observe
+from generalizeformer.core.reference import Reference
+from generalizeformer.core.shapes import Groups, Images, Logits, Params
+from generalizeformer.core.slots import Selection, find_slots
+from generalizeformer.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What is generated, by which φ, from which gradients."""
+
+    generator: channels.Config | rows.Config = field(default_factory=channels.Config)
+    selection: Selection = field(default_factory=Selection)
+    loss: Literal["entropy", "pseudo-label", "memo"] = "entropy"
+    views: int = 8  # per image, for the memo loss only
+    guard: Guard | None = None
+
+
+PAPER = Config(generator=rows.Config())
+"""The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """How far each layer was moved for each group (the quantity of the paper's Fig. 3)."""
+
+    layers: tuple[str, ...]
+    distance: Float[Tensor, "groups layers"]  # L2
+    relative: Float[Tensor, "groups layers"]  # L2 / L2 of the source parameters
+    mean_absolute: Float[Tensor, "groups layers"]
+
+
+class GeneralizeFormer(nn.Module, ModelHubMixin):
+    """Answers every group of images with a model generated for that group alone (Alg. 2).
+
+    The backbone stays the caller's: it is never written to, its mode does not matter, and no gradient
+    reaches it. Nothing is carried from call to call, or from group to group.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, config: Config | None = None, card: Card | None = None
+    ) -> None:
+        super().__init__()
+        self.config, self.card = config or Config(), card or Card()
+        self.backbone = backbone
+        self.slots = find_slots(backbone, self.config.selection)
+        self.classes = class_count(backbone, self.slots.classifier)
+        if self.card.classes and len(self.card.classes) != self.classes:
+            raise DataError(
+                f"the classifier {self.slots.classifier!r} tells {self.classes} classes apart but "
+                f"{len(self.card.classes)} class names were given; give one name per class"
+            )
+        self.network = GroupedBackbone(backbone, self.slots)
+        self.reference = Reference(backbone, self.slots)
+        features = backbone.get_submodule(self.slots.classifier).in_features
+        like = next(backbone.parameters())
+        self.generator = _build(self.config.generator, self.slots, features).to(like)
+
+    def forward(self, images: Images, groups: Groups | None = None) -> Logits:
+        """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
+        seen = self.observe(images, groups)
+        return self.network.run(seen.images, seen.grouping, self._generate(seen)).logits
+
+    def generate(self, images: Images, groups: Groups | None = None) -> Params:
+        """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids."""
+        return self._generate(self.observe(images, groups))
+
+    def observe(self, images: Images, groups: Groups | None = None) -> Observation:
+        """z_t and g_t of every group, from the source model."""
+        check_images(images, self.backbone)
+        source = self.slots.parameters_of(self.backbone)
+        together = grouping(groups, len(images), images)
+        views = self.config.views if self.config.loss == "memo" else 1
+        seen = observe(self.network, source, images, together, LOSSES[self.config.loss], views)
+        return replace(seen, statistics=self.reference.relate(seen.statistics))
+
+    def _generate(self, seen: Observation) -> Params:
+        """θ_t from θ_s, z_t and g_t (Eq. 3, 6). Differentiable in φ, and only in φ."""
+        source = self.slots.parameters_of(self.backbone)
+        target: Params = self.generator(source, seen)
+        return (
+            target
+            if self.config.guard is None
+            else guarded(self.network, self.config.guard, source, target, seen)
+        )
+
+    @torch.no_grad()
+    def explain(self, images: Images, groups: Groups | None = None) -> Change:
+        """How far each layer is moved for each group."""
+        source, target = self.slots.parameters_of(self.backbone), self.generate(images, groups)
+        moved, size = [], []
+        for slot in self.slots:
+            moved.append((slot.rows(target) - slot.rows(source)).flatten(1))
+            size.append(slot.rows(source).norm())
+        distance = torch.stack([m.norm(dim=1) for m in moved], 1)
+        absolute = torch.stack([m.abs().mean(1) for m in moved], 1)
+        names = tuple(slot.layer for slot in self.slots)
+        return Change(names, distance, distance / (torch.stack(size) + 1e-12), absolute)
+
+    @torch.no_grad()
+    def calibrate(self, images: Images, groups: Groups | None = None) -> None:
+        """Learns what source images look like to layers without statistics of their own (LayerNorm, GroupNorm)."""
+        check_images(images, self.backbone)
+        together = grouping(groups, len(images), images)
+        params = {
+            name: value.expand(len(together.sizes), *value.shape)
+            for name, value in self.slots.parameters_of(self.backbone).items()
+        }
+        self.reference.learn(self.network.run(images, together, params, watch=True).statistics)
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets φ's mode only: the backbone is not ours, and its twin is always in eval mode."""
+        self.training = mode
+        self.generator.train(mode)
+        return self
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        artefact.save(save_directory, self.state_dict(), self.config, self.card)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, path: str | Path, *, backbone: nn.Module | None = None, **hub: Any
+    ) -> Self:
+        """The model of a folder, or of a Hugging Face repository. `backbone` only where it is your own class.
+
+        Never unpickles. Your backbone is copied, so that loading does not write into it.
+        """
+        folder = artefact.locate(path, **hub)
+        stored = artefact.read(folder, Config)
+        model = cls(artefact.backbone_for(stored, backbone), stored.config, stored.card)
+        artefact.fill(model, stored)
+        return model
+
+
+def _build(config: channels.Config | rows.Config, slots: Any, features: Any) -> nn.Module:
+    if isinstance(config, rows.Config):
+        return rows.build(slots, features, config)
+    return channels.build(slots, features, config)

@@ -1,0 +1,79 @@
+"""Rows of a classifier, a Linear layer or a convolution: how they are described, and what a move does to them."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from generalizeformer.core.generators._norms import Bounds
+from generalizeformer.core.generators._units import GRADIENT_FLOOR, Input, relative, rms
+from generalizeformer.core.observation import Observation
+from generalizeformer.core.shapes import Params
+from generalizeformer.core.slots import Slot
+
+DESCRIPTORS = 9
+MOVES = 4  # along the row itself, along its gradient, towards its class's features, of the bias
+
+
+def describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input, ...]) -> Tensor:
+    """(groups, rows, DESCRIPTORS): angles and sizes only, so that the width of the rows does not matter."""
+    groups, count = len(seen.grouping.sizes), slot.size[0]
+    rows = slot.rows(source)
+    gradients, size = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
+    towards, share = _prototypes(slot, seen)
+    unit = rms(rows) + 1e-12
+    blank = rows.new_zeros(groups, count)
+    told = {
+        "features": [_cosine(towards, rows), towards.norm(dim=-1), share],
+        "gradients": [
+            _cosine(gradients, rows),
+            gradients.square().mean(-1).sqrt(),
+            size.squeeze(-1).expand_as(blank),
+        ],
+        "parameters": [
+            (rows.square().mean(-1).sqrt() / unit.squeeze(-1)).expand_as(blank),
+            (rows[:, -1] / unit.squeeze()).clamp(-4, 4).expand_as(blank),
+        ],
+    }
+    columns = [c if kind in inputs else blank for kind, many in told.items() for c in many]
+    return torch.stack([*columns, blank + 1], -1)
+
+
+def apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: Bounds) -> Params:
+    """The rows after the move. All moves zero gives the source's, bit for bit."""
+    rows = slot.rows(source)
+    along, down, to_class, bias = (
+        (bounds.change * moves).unsqueeze(-1).unbind(2)
+    )  # (groups, rows, 1) each
+    gradients, _ = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
+    towards, _ = _prototypes(slot, seen)
+    length = rows.norm(dim=-1, keepdim=True)
+    gradients = gradients / (gradients.norm(dim=-1, keepdim=True) + 1e-3)
+    change = rows * along + length * (towards * to_class - gradients * down)
+    if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own
+        change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
+    return slot.parameters(rows + change)
+
+
+def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:
+    """Per group and class: the direction from the batch's mean feature to those predicted as that class.
+
+    Soft assignments; shorter than one where the difference is small beside the features, and zero for a
+    single image. The second answer is the class's share of the batch. Both zero but for the classifier.
+    """
+    groups, (count, width) = len(seen.grouping.sizes), slot.size
+    if slot.kind != "classifier":
+        zero = seen.features.new_zeros(groups, count, width)
+        return zero, zero[..., 0]
+    answers = seen.logits.softmax(-1)
+    share = seen.grouping.mean(answers)
+    centred = seen.features - seen.grouping.spread(seen.grouping.mean(seen.features))
+    mean = seen.grouping.mean(answers.unsqueeze(-1) * centred.unsqueeze(1)) / (
+        share.unsqueeze(-1) + 1e-3
+    )
+    size = seen.grouping.mean(seen.features.square()).sum(-1).sqrt()[:, None, None]
+    towards = mean / (mean.norm(dim=-1, keepdim=True) + 0.1 * size + 1e-6)
+    return F.pad(towards, (0, width - towards.shape[-1])), share
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return F.cosine_similarity(a, b, dim=-1, eps=1e-6)

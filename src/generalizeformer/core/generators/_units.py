@@ -1,0 +1,37 @@
+"""Units: parameters and gradients in proportion to their slot, so that no answer hangs on scale or rounding."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Input = Literal["parameters", "features", "gradients"]
+INPUTS: tuple[Input, ...] = ("parameters", "features", "gradients")
+
+# Below this a gradient is rounding noise: dividing by less would blow the noise up into a signal.
+GRADIENT_FLOOR = 1e-5
+CLIP = 4.0
+
+
+def check_inputs(inputs: tuple[Input, ...]) -> None:
+    if not inputs or set(inputs) - set(INPUTS):
+        raise ValueError(f"inputs: got {inputs}; give one or more of {INPUTS}")
+
+
+def rms(values: Float[Tensor, "*lead rows width"]) -> Float[Tensor, "*lead 1 1"]:
+    """Root mean square over a slot's matrix."""
+    return values.square().mean((-2, -1), keepdim=True).sqrt()
+
+
+def relative(
+    values: Float[Tensor, "*lead rows width"], floor: float
+) -> tuple[Float[Tensor, "*lead rows width"], Float[Tensor, "*lead 1 1"]]:
+    """A slot's matrix in units of its own size, clipped; and the logarithm of that size, about -1..1."""
+    size = rms(values) + floor
+    return (values / size).clamp(-CLIP, CLIP), size.log10() / 4
+
+
+def perturb(values: Tensor, noise: float) -> Tensor:
+    """Descriptors with noise, so that φ cannot recognise a (model, domain) pair and recite its correction."""
+    return values + noise * torch.randn_like(values) if noise else values

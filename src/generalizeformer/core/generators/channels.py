@@ -1,0 +1,138 @@
+"""Our φ: tokens are channels (and classes, and filters), described in source-normalised units.
+
+No weight of it depends on a layer's width or number, so one φ serves any architecture. Each element is
+described by a few numbers, encoded, pooled into one token per slot; a transformer over the slot tokens lets
+layers talk; each element is then decoded, with what its slot learned, into a bounded change:
+
+- a channel of a norm layer moves its normalisation any part of the way to the batch's own statistics (as
+  alpha-BN does, but by a learned amount per channel, mean and variance apart), plus a small free change;
+- a row of a linear layer moves along itself, along its gradient, and, in the classifier, towards what the
+  batch's features predicted as its class look like (as T3A does, but by a learned amount).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from generalizeformer.core.generators import _norms, _rows
+from generalizeformer.core.generators._units import INPUTS, Input, check_inputs, perturb
+from generalizeformer.core.losses import per_image_entropy
+from generalizeformer.core.observation import Observation
+from generalizeformer.core.shapes import Params
+from generalizeformer.core.slots import Slot, Slots
+
+PLACES = 4  # frequencies of the code that tells a slot's relative depth
+SUMMARY = 4  # numbers that describe a group as a whole
+FAMILIES = {"norm": _norms, "classifier": _rows, "linear": _rows, "conv": _rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    kind: Literal["channels"] = "channels"
+    layers: int = 2  # of the transformer over slots
+    width: int = 64
+    heads: int = 4
+    dropout: float = 0.0
+    reach: float = 1.1  # bound of the move towards the batch's statistics; 1 is all the way
+    change: float = 0.3  # bound of every other change, in units of the source parameters
+    noise: float = 0.1  # on the descriptors, in training only
+    inputs: tuple[Input, ...] = INPUTS  # which of the three kinds of information φ sees (E16)
+
+    def __post_init__(self) -> None:
+        check_inputs(self.inputs)
+        if self.width % self.heads:
+            raise ValueError(
+                f"channels: width {self.width} is not a multiple of {self.heads} heads; change one"
+            )
+
+
+class Channels(nn.Module):
+    """φ over channels: describe → encode → pool per slot → transformer over slots → decode per channel."""
+
+    def __init__(self, slots: Slots, config: Config) -> None:
+        super().__init__()
+        self.config, self.slots = config, tuple(slots)
+        width = config.width
+        kinds = sorted({slot.kind for slot in slots})
+        self.encode = nn.ModuleDict({k: _mlp(FAMILIES[k].DESCRIPTORS, width, width) for k in kinds})
+        self.decode = nn.ModuleDict({k: _mlp(2 * width, width, FAMILIES[k].MOVES) for k in kinds})
+        for decoder in self.decode.values():
+            nn.init.zeros_(decoder[-1].weight)  # type: ignore[index]
+            nn.init.zeros_(decoder[-1].bias)  # type: ignore[index]
+        self.place = nn.Linear(2 * PLACES, width)
+        self.summary = nn.Linear(SUMMARY, width)
+        layer = nn.TransformerEncoderLayer(
+            width,
+            config.heads,
+            2 * width,
+            config.dropout,
+            "gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        layer.activation_relu_or_gelu = (
+            0  # no fused path: one arithmetic, whether training, testing or exporting
+        )
+        self.mix = nn.TransformerEncoder(
+            layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+
+    def forward(self, source: Params, seen: Observation) -> Params:
+        encoded = self._encode(source, seen)
+        context = self._mix([slot.mean(1) for slot in encoded], seen)  # (groups, slots, width)
+        target: Params = {}
+        for number, (slot, elements) in enumerate(zip(self.slots, encoded, strict=True)):
+            about = context[:, number].unsqueeze(1).expand_as(elements)
+            moves = self.decode[slot.kind](torch.cat([elements, about], -1)).tanh()
+            target |= FAMILIES[slot.kind].apply(slot, source, seen, moves, self.config)
+        return target
+
+    def _encode(self, source: Params, seen: Observation) -> list[Tensor]:
+        """Every slot's elements, (groups, elements, width); all slots of a kind in one pass."""
+        encoded: dict[str, Tensor] = {}
+        for kind in self.encode:
+            mine = [slot for slot in self.slots if slot.kind == kind]
+            described = [self._describe(slot, source, seen) for slot in mine]
+            parts = self.encode[kind](torch.cat(described, 1)).split(
+                [d.shape[1] for d in described], 1
+            )
+            encoded |= {slot.layer: part for slot, part in zip(mine, parts, strict=True)}
+        return [encoded[slot.layer] for slot in self.slots]
+
+    def _describe(self, slot: Slot, source: Params, seen: Observation) -> Tensor:
+        described = FAMILIES[slot.kind].describe(slot, source, seen, self.config.inputs)
+        return perturb(described, self.config.noise if self.training else 0.0)
+
+    def _mix(self, slots: list[Tensor], seen: Observation) -> Tensor:
+        depth = torch.linspace(0, 1, len(slots), device=slots[0].device, dtype=slots[0].dtype)
+        angles = depth.unsqueeze(1) * torch.pi * 2.0 ** torch.arange(PLACES, device=depth.device)
+        place = self.place(torch.cat([angles.sin(), angles.cos()], 1).to(depth.dtype))
+        tokens = torch.stack(slots, 1) + place + self.summary(_summary(seen)).unsqueeze(1)
+        return self.mix(tokens)  # type: ignore[no-any-return]
+
+
+def _summary(seen: Observation) -> Tensor:
+    """A group as a whole: how many images, how sure the source model is, how varied its answers are."""
+    classes = seen.logits.shape[1]
+    scale = torch.tensor(max(classes, 2), dtype=seen.logits.dtype, device=seen.logits.device).log()
+    unsure = seen.grouping.mean(per_image_entropy(seen.logits)) / scale
+    mean_answer = seen.grouping.mean(seen.logits.softmax(-1))
+    varied = -(mean_answer * mean_answer.clamp(min=1e-12).log()).sum(-1) / scale
+    size = seen.grouping.sizes.to(unsure.dtype)
+    return torch.stack([unsure, varied, size.log() / 4, size.rsqrt()], -1)
+
+
+def _mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, width),
+        nn.GELU(),
+        nn.Linear(width, width),
+        nn.GELU(),
+        nn.Linear(width, outputs),
+    )
+
+
+def build(slots: Slots, features: int, config: Config) -> Channels:
+    return Channels(slots, config)

@@ -1,0 +1,131 @@
+"""A backbone that runs many target batches at once: convolutions shared, generated parameters per group."""
+
+import copy
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from generalizeformer.core.groups import Grouping
+from generalizeformer.core.layers import (
+    Call,
+    GroupedClassifier,
+    GroupedConv,
+    GroupedLayer,
+    GroupedLinear,
+    GroupedNorm,
+    Statistics,
+)
+from generalizeformer.core.shapes import Features, Images, Logits, Params
+from generalizeformer.core.slots import Slots
+from generalizeformer.errors import SlotError
+
+LAYERS = {
+    "norm": GroupedNorm,
+    "classifier": GroupedClassifier,
+    "linear": GroupedLinear,
+    "conv": GroupedConv,
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """One run: logits, penultimate features, and what the norm layers saw where that was asked for."""
+
+    logits: Logits
+    features: Features
+    statistics: dict[str, Statistics]
+
+
+class GroupedBackbone:
+    """A private twin of the backbone whose slot layers read their parameters from the call.
+
+    The twin shares every tensor with the model we were lent and copies none: its parameters are frozen
+    aliases, so no gradient can reach the source, and its modules are in eval mode, so BatchNorm keeps the
+    source statistics whatever mode the lent model is in. Not an nn.Module, so that it is never saved,
+    moved or counted beside the backbone. One call at a time: threads need a lock.
+    """
+
+    def __init__(self, backbone: nn.Module, slots: Slots) -> None:
+        self.backbone, self.call = backbone, Call()
+        self.twins: list[tuple[nn.Module, nn.Module]] = []
+        kinds = {slot.layer: slot.kind for slot in slots} | {slots.classifier: "classifier"}
+        self.network = self._twin(backbone, "", dict(kinds), {})
+        self.storage: tuple[int, ...] = ()
+
+    def run(
+        self, images: Images, grouping: Grouping, params: Params, *, watch: bool = False
+    ) -> Output:
+        """Logits of every image under its group's `params` (leading group axis); other layers are the source's."""
+        self.follow()
+        return self.traced(images, grouping.ids, grouping.sizes, params, watch)
+
+    def traced(
+        self, images: Tensor, ids: Tensor, sizes: Tensor, params: Params, watch: bool
+    ) -> Output:
+        """The part of `run` that is only tensor work: what torch.compile captures, for any number of groups."""
+        call = self.call
+        call.grouping, call.params = Grouping(ids, sizes), params
+        call.watched = {} if watch else None
+        logits = self.network(images)
+        features, watched = call.features, call.watched or {}
+        self._check(logits)
+        call.grouping, call.params, call.watched = (
+            None,
+            {},
+            None,
+        )  # keep no tensor alive between calls
+        call.features = call.logits = None
+        assert features is not None
+        return Output(logits, features, watched)
+
+    def follow(self) -> None:
+        """Catches up with a backbone that was moved, cast or replaced tensor by tensor since the last call."""
+        storage = tuple(value.data_ptr() for value in self.backbone.parameters())
+        if storage == self.storage:
+            return
+        for twin, lent in self.twins:
+            twin._parameters = {
+                name: None if value is None else nn.Parameter(value.detach(), requires_grad=False)
+                for name, value in lent._parameters.items()
+            }
+        self.storage = storage
+
+    def _check(self, logits: Tensor) -> None:
+        seen = self.call.logits
+        if seen is None or self.call.features is None or self.call.features.dim() != 2:
+            raise SlotError(
+                "the classifier never ran, or not on one feature vector per image; name it with "
+                "Selection(classifier=...)"
+            )
+        if not isinstance(logits, Tensor) or logits.shape != seen.shape:
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise SlotError(
+                f"the model returns {got} but its classifier gives {tuple(seen.shape)}: that is not the layer whose "
+                "output are the logits; name it with Selection(classifier=...)"
+            )
+
+    def _twin(
+        self, lent: nn.Module, name: str, kinds: dict[str, str], made: dict[int, nn.Module]
+    ) -> nn.Module:
+        if id(lent) in made:  # a module used in two places stays one module
+            return made[id(lent)]
+        twin = copy.copy(
+            lent
+        )  # shares _buffers with the lent module: moving that one moves this one
+        twin.training = False
+        self.twins.append((twin, lent))
+        twin._modules = {
+            child: None
+            if module is None
+            else self._twin(module, f"{name}.{child}".lstrip("."), kinds, made)
+            for child, module in lent._modules.items()
+        }
+        if isinstance(
+            twin, nn.TransformerEncoderLayer
+        ):  # its fused path would read norm weights by itself
+            twin.activation_relu_or_gelu = 0
+        if name in kinds:
+            layer: type[GroupedLayer] = LAYERS[kinds[name]]
+            twin = layer(name, twin, self.call).eval()
+        made[id(lent)] = twin
+        return twin

@@ -1,0 +1,50 @@
+"""What the public calls accept: each refusal says what came, what would be right, and what to do."""
+
+import torch
+from torch import Tensor, nn
+
+from generalizeformer.errors import ImageError
+
+
+def check_images(images: Tensor, backbone: nn.Module) -> None:
+    """Raises ImageError unless `images` is a non-empty, finite (N, C, H, W) tensor of the backbone's dtype."""
+    if not isinstance(images, Tensor):
+        raise ImageError(
+            f"images: got {type(images).__name__}; give a float tensor of shape (N, C, H, W)"
+        )
+    if images.dim() != 4 or 0 in images.shape:
+        raise ImageError(
+            f"images: got shape {tuple(images.shape)}; give a non-empty batch of shape (N, C, H, W)"
+        )
+    _check_dtype(images, backbone)
+    channels = expected_channels(backbone)
+    if channels is not None and images.shape[1] != channels:
+        raise ImageError(
+            f"images: got {images.shape[1]} channels; this model takes {channels}; convert the images first"
+        )
+    if not torch.isfinite(images).all():
+        bad = (~torch.isfinite(images)).flatten(1).any(1).nonzero().flatten().tolist()
+        raise ImageError(
+            f"images: NaN or infinite pixels in image {bad[0]} ({len(bad)} such images); drop them"
+        )
+
+
+def expected_channels(backbone: nn.Module) -> int | None:
+    """Channels of the first convolution, where there is one."""
+    for module in backbone.modules():
+        if isinstance(module, nn.Conv2d):
+            return module.in_channels
+    return None
+
+
+def _check_dtype(images: Tensor, backbone: nn.Module) -> None:
+    dtype = next((p.dtype for p in backbone.parameters() if p.is_floating_point()), torch.float32)
+    if not images.is_floating_point():
+        raise ImageError(
+            f"images: got {images.dtype}; give floats, preprocessed as the model was trained (for example "
+            "images / 255, then mean and standard deviation)"
+        )
+    if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
+        raise ImageError(
+            f"images: got {images.dtype} for a {dtype} model; convert with images.to({dtype})"
+        )

@@ -1,0 +1,154 @@
+"""Layers that answer each image with its group's parameters. They live in a private copy of the backbone."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from generalizeformer.core.groups import Grouping
+from generalizeformer.core.normalisers import (
+    along,
+    channel_axis,
+    check_understood,
+    finish,
+    has_source_statistics,
+    self_normalise,
+    source_scale,
+)
+from generalizeformer.core.shapes import Params
+from generalizeformer.errors import SlotError
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean and variance of a norm layer's input, per group and channel, in source-normalised units."""
+
+    mean: Float[Tensor, "groups channels"]
+    variance: Float[Tensor, "groups channels"]
+
+
+@dataclass
+class Call:
+    """What one run of the backbone hands to its layers, and what they hand back."""
+
+    grouping: Grouping | None = None
+    params: Params = field(default_factory=dict)
+    watched: dict[str, Statistics] | None = None  # filled where the caller wants statistics
+    features: Tensor | None = None
+    logits: Tensor | None = None
+
+
+class GroupedLayer(nn.Module):
+    """A layer of the backbone beside the place where its calls are described."""
+
+    def __init__(self, name: str, layer: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.name, self.layer, self.call = name, layer, call
+
+    def shares(self, x: Tensor) -> list[Tensor | None]:
+        """[weight, bias] of each image's group, shape (images, …); None where the layer has no such part."""
+        grouping = self.call.grouping
+        if grouping is None or len(x) != len(grouping.ids):
+            raise SlotError(
+                f"{self.name}: it saw {len(x)} rows for {0 if grouping is None else len(grouping.ids)} images, so "
+                "which row belongs to which image cannot be told; leave it out with Selection(exclude=...)"
+            )
+        names = (f"{self.name}.weight", f"{self.name}.bias")
+        return [
+            grouping.spread(self.call.params[n]) if n in self.call.params else None for n in names
+        ]
+
+    @property
+    def is_generated(self) -> bool:
+        return f"{self.name}.weight" in self.call.params
+
+
+class GroupedNorm(GroupedLayer):
+    """A norm layer: source statistics always, the group's γ and β."""
+
+    def __init__(self, name: str, layer: nn.Module, call: Call) -> None:
+        super().__init__(name, layer, call)
+        check_understood(layer, name)
+        self.axis = channel_axis(layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_generated:
+            return self.layer(x)  # type: ignore[no-any-return]
+        weight, bias = self.shares(x)
+        assert weight is not None
+        if has_source_statistics(self.layer):
+            mean, scale = source_scale(self.layer, self.name)
+            self.watch(x, mean, scale)
+            # One multiply-add over the feature map: statistics and affine are folded per group first.
+            weight = weight * scale
+            bias = -mean * weight if bias is None else bias - mean * weight
+        else:
+            x = self_normalise(self.layer, x)
+            self.watch(x, None, None)
+        y = x * along(weight, self.axis, x)
+        y = y if bias is None else y + along(bias, self.axis, x)
+        return finish(self.layer, y.to(x.dtype))
+
+    def watch(self, x: Tensor, mean: Tensor | None, scale: Tensor | None) -> None:
+        if self.call.watched is None:
+            return
+        assert self.call.grouping is not None
+        seen = statistics(x.detach().movedim(self.axis, 1), self.call.grouping)
+        if mean is not None and scale is not None:
+            seen = Statistics((seen.mean - mean) * scale, seen.variance * scale.square())
+        self.call.watched[self.name] = seen
+
+
+class GroupedLinear(GroupedLayer):
+    """A Linear layer with the group's rows and bias, over (images, feature) or (images, …, feature)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_generated:
+            return self.layer(x)  # type: ignore[no-any-return]
+        weight, bias = self.shares(x)
+        assert weight is not None
+        y = torch.bmm(x.reshape(len(x), -1, x.shape[-1]), weight.to(x.dtype).transpose(1, 2))
+        y = y if bias is None else y + bias.to(x.dtype).unsqueeze(1)
+        return y.reshape(*x.shape[:-1], -1)
+
+
+class GroupedClassifier(GroupedLinear):
+    """The classifier, which also shows the features it got and the logits it gave."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        self.call.features, self.call.logits = x, logits
+        return logits
+
+
+class GroupedConv(GroupedLayer):
+    """A convolution with the group's filters: every image is one group of a grouped convolution (E11)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_generated:
+            return self.layer(x)  # type: ignore[no-any-return]
+        weight, bias = self.shares(x)
+        conv = self.layer
+        assert weight is not None
+        assert isinstance(conv, nn.Conv2d)
+        y = F.conv2d(
+            x.reshape(1, -1, *x.shape[2:]),
+            weight.to(x.dtype).flatten(0, 1),
+            None if bias is None else bias.to(x.dtype).flatten(),
+            conv.stride,
+            conv.padding,
+            conv.dilation,
+            conv.groups * len(x),
+        )
+        return y.reshape(len(x), -1, *y.shape[2:])
+
+
+def statistics(x: Float[Tensor, "images channels *space"], grouping: Grouping) -> Statistics:
+    """Mean and biased variance per group and channel; in two levels, which cannot cancel like E[x²]-E[x]²."""
+    flat = x.reshape(*x.shape[:2], -1).to(torch.promote_types(x.dtype, torch.float32))
+    variance, mean = torch.var_mean(flat, -1, correction=0)  # of each image
+    group_mean = grouping.mean(mean)
+    between = (mean - grouping.spread(group_mean)).square()
+    return Statistics(group_mean, grouping.mean(variance + between))

@@ -1,0 +1,115 @@
+"""Normalisation layers of every family, reduced to: source-normalise, then scale and shift along one axis."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from generalizeformer.errors import SlotError
+
+
+def is_norm(layer: nn.Module) -> bool:
+    """Whether the layer scales (and shifts) normalised channels by a vector that could be generated."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 1:
+        return False
+    return has_source_statistics(layer) or _is_self_normalising(layer)
+
+
+def has_source_statistics(layer: nn.Module) -> bool:
+    """Whether the layer normalises with statistics of the source (BatchNorm and its frozen variants).
+
+    Told by what the layer carries, so that torchvision's and timm's frozen variants, which are not
+    subclasses of BatchNorm, count as well.
+    """
+    if isinstance(layer, _InstanceNorm):  # it normalises each image by itself unless told to track
+        return layer.running_var is not None
+    return isinstance(layer, _BatchNorm) or hasattr(layer, "running_var")
+
+
+def source_scale(layer: nn.Module, name: str) -> tuple[Tensor, Tensor]:
+    """Running mean and 1/σ of a BatchNorm layer, the units in which its inputs are described."""
+    mean, variance = layer.running_mean, layer.running_var
+    if mean is None or variance is None:
+        raise SlotError(
+            f"{name}: this {type(layer).__name__} keeps no running statistics, so there is no source to start "
+            "from; train with track_running_stats=True, or leave it out with Selection(exclude=...)"
+        )
+    return mean, (variance + layer.eps).rsqrt()  # type: ignore[operator, return-value]
+
+
+def channel_axis(layer: nn.Module) -> int:
+    """1 for layers over feature maps, -1 for layers over tokens."""
+    over_tokens = isinstance(layer, nn.LayerNorm | nn.RMSNorm) or "RmsNorm" in type(layer).__name__
+    return -1 if over_tokens and not type(layer).__name__.endswith("2d") else 1
+
+
+def self_normalise(layer: nn.Module, x: Tensor) -> Tensor:
+    """x as the layer normalises it before its affine part. Only for layers without source statistics."""
+    eps: float | None = layer.eps  # type: ignore[assignment]
+    if isinstance(layer, nn.GroupNorm):
+        return F.group_norm(x, layer.num_groups, eps=layer.eps)
+    if isinstance(layer, _InstanceNorm):
+        return F.instance_norm(x, eps=layer.eps)
+    axis = channel_axis(layer)
+    x = x.movedim(axis, -1)
+    shape = (x.shape[-1],)
+    x = (
+        F.layer_norm(x, shape, eps=layer.eps)
+        if isinstance(layer, nn.LayerNorm)
+        else F.rms_norm(x, shape, eps=eps)
+    )
+    return x.movedim(-1, axis)
+
+
+def finish(layer: nn.Module, x: Tensor) -> Tensor:
+    """What timm's fused layers do after normalising: dropout (off here), then the activation."""
+    for part in ("drop", "act"):
+        step = getattr(layer, part, None)
+        x = step(x) if isinstance(step, nn.Module) else x
+    return x
+
+
+def check_understood(layer: nn.Module, name: str) -> None:
+    """Raises where a subclass of a norm layer does something else than the family it derives from."""
+    if type(layer).__module__.startswith("torch.nn"):
+        return
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    shape = (2, 3, 3, len(weight)) if channel_axis(layer) == -1 else (2, len(weight), 3, 3)
+    x = torch.linspace(-2, 2, 18 * len(weight), dtype=weight.dtype, device=weight.device).reshape(
+        shape
+    )
+    with torch.no_grad():
+        expected, got = layer(x), replay(layer, x, name)
+    if expected.shape != got.shape or not torch.allclose(expected, got, rtol=1e-3, atol=1e-4):
+        raise SlotError(
+            f"{name}: {type(layer).__name__} does not compute what its family computes, so its parameters "
+            f"cannot be generated; leave it out with Selection(exclude=({name!r},))"
+        )
+
+
+def replay(layer: nn.Module, x: Tensor, name: str) -> Tensor:
+    """The layer in eval mode, from the pieces of this file."""
+    if has_source_statistics(layer):
+        mean, scale = source_scale(layer, name)
+        x = (x - along(mean, 1, x)) * along(scale, 1, x)
+    else:
+        x = self_normalise(layer, x)
+    x = x * along(layer.weight, channel_axis(layer), x)  # type: ignore[arg-type]
+    bias = getattr(layer, "bias", None)
+    return finish(layer, x if bias is None else x + along(bias, channel_axis(layer), x))
+
+
+def along(values: Tensor, axis: int, x: Tensor) -> Tensor:
+    """Per-channel values, (C) or (N, C), shaped to broadcast over x's channel axis."""
+    if axis == 1:
+        return values.reshape(*values.shape, *[1] * (x.dim() - 2))
+    return values if values.dim() == 1 else values.reshape(len(values), *[1] * (x.dim() - 2), -1)
+
+
+def _is_self_normalising(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        return len(layer.normalized_shape) == 1
+    kinds = nn.GroupNorm | _InstanceNorm
+    return isinstance(layer, kinds) or type(layer).__name__ in ("RmsNorm", "RmsNorm2d")

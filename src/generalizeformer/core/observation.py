@@ -1,0 +1,82 @@
+"""What the source model sees in each group: features, statistics, and the pull of the loss on every slot (z_t, g_t)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from generalizeformer.core.grouped import GroupedBackbone, Output
+from generalizeformer.core.groups import Grouping
+from generalizeformer.core.layers import Statistics
+from generalizeformer.core.losses import Loss
+from generalizeformer.core.shapes import Features, Images, Logits, Params
+from generalizeformer.core.views import views
+from generalizeformer.errors import SlotError
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All that φ is told about the groups of one call. Detached: φ learns from it, not through it."""
+
+    grouping: Grouping
+    features: Features
+    logits: Logits
+    statistics: dict[str, Statistics]
+    gradients: Params  # leading group axis
+    images: Images  # for a guard or a second look; never an input of φ
+
+
+def observe(
+    network: GroupedBackbone,
+    source: Params,
+    images: Images,
+    grouping: Grouping,
+    loss: Loss,
+    view_count: int = 1,
+) -> Observation:
+    """One forward with source parameters and statistics, one backward for the gradients of every group.
+
+    Each group gets its own copy of the slots' parameters as leaves, so one backward gives all groups'
+    gradients (Alg. 2, lines 3-4). Works inside the caller's no_grad and inference_mode.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        images = images.clone() if images.is_inference() else images
+        count = len(grouping.sizes)
+        leaves = {
+            name: value.detach().expand(count, *value.shape).clone().requires_grad_()
+            for name, value in source.items()
+        }
+        seen = network.run(images, grouping, leaves, watch=True)
+        logits = seen.logits.unsqueeze(0)
+        if view_count > 1:
+            logits = _view_logits(network, images, grouping, leaves, view_count)
+        total = grouping.mean(
+            loss(logits)
+        ).sum()  # groups do not share leaves: the sum keeps them apart
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    _check_used(dict(zip(leaves, gradients, strict=True)), seen)
+    return Observation(
+        grouping,
+        seen.features.detach(),
+        seen.logits.detach(),
+        seen.statistics,
+        {n: g.detach() for n, g in zip(leaves, gradients, strict=True) if g is not None},
+        images,
+    )
+
+
+def _view_logits(
+    network: GroupedBackbone, images: Images, grouping: Grouping, leaves: Params, count: int
+) -> Float[Tensor, "views images classes"]:
+    seen = network.run(views(images, count).flatten(0, 1), grouping.repeat(count), leaves)
+    return seen.logits.reshape(count, len(images), -1)
+
+
+def _check_used(gradients: dict[str, Tensor | None], seen: Output) -> None:
+    unused = [name for name, gradient in gradients.items() if gradient is None]
+    if unused:
+        raise SlotError(
+            f"{unused[0]} has no effect on the logits ({len(unused)} such parameters): the model's forward never "
+            "calls that layer; leave it out with Selection(exclude=...)"
+        )

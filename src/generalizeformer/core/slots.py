@@ -1,0 +1,152 @@
+"""Slots: the layers of a backbone whose parameters can be generated. The only file that knows parameter names."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from generalizeformer.core.classifiers import find_classifier
+from generalizeformer.core.normalisers import is_norm
+from generalizeformer.core.shapes import Params, Rows
+from generalizeformer.errors import SlotError
+
+Kind = Literal["norm", "classifier", "linear", "conv"]
+KINDS: tuple[Kind, ...] = ("norm", "classifier", "linear", "conv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which layers are generated. The default is the paper's: every normalisation layer and the classifier."""
+
+    kinds: tuple[Kind, ...] = ("norm", "classifier")
+    stages: tuple[str, ...] | None = (
+        None  # only these stages (E17); the classifier is not in a stage
+    )
+    exclude: tuple[str, ...] = ()  # layers, or everything below a name, to leave alone
+    classifier: str | None = None  # its name, where the rule would not find it
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.kinds) - set(KINDS):
+            raise SlotError(
+                f"selection: {sorted(unknown)} are no kinds of slot; choose from {KINDS}"
+            )
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One layer as a small matrix: a norm layer is the rows γ and β, a linear layer one row per output."""
+
+    layer: str
+    kind: Kind
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # (("weight", (64,)), ("bias", (64,)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{self.layer}.{suffix}" for suffix, _ in self.shapes)
+
+    @property
+    def stage(self) -> str:
+        return stage_of(self.layer)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(rows, width) of the matrix. A bias is the last column of a linear layer, a row of a norm layer."""
+        shape = self.shapes[0][1]
+        if self.kind == "norm":
+            return len(self.shapes), shape[0]
+        return shape[0], prod(shape[1:]) + len(self.shapes) - 1
+
+    def rows(self, params: Params) -> Rows:
+        """The slot's matrix, read from parameters with any leading axes."""
+        values = [params[name] for name in self.names]
+        if self.kind == "norm":
+            return torch.stack(values, -2)
+        lead = values[0].shape[: values[0].dim() - len(self.shapes[0][1])]
+        weight = values[0].reshape(*lead, self.shapes[0][1][0], -1)
+        return torch.cat([weight, *(bias.unsqueeze(-1) for bias in values[1:])], -1)
+
+    def parameters(self, rows: Rows) -> Params:
+        """The inverse of `rows`."""
+        if self.kind == "norm":
+            return dict(zip(self.names, rows.unbind(-2), strict=True))
+        shape = self.shapes[0][1]
+        weight = rows[..., : prod(shape[1:])].reshape(*rows.shape[:-2], *shape)
+        values = [weight, *rows[..., prod(shape[1:]) :].unbind(-1)]
+        return dict(zip(self.names, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Slots:
+    """All slots of a backbone, in the order of its modules, and the name of its classifier."""
+
+    slots: tuple[Slot, ...]
+    classifier: str
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self.slots)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def parameters_of(self, backbone: nn.Module) -> Params:
+        """θ_s of the slots, detached. Read as attributes, because frozen BatchNorm keeps its affine in buffers."""
+        return {
+            f"{slot.layer}.{suffix}": getattr(backbone.get_submodule(slot.layer), suffix).detach()
+            for slot in self.slots
+            for suffix, _ in slot.shapes
+        }
+
+
+def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
+    """The slots that `selection` asks for. Loud when there are none."""
+    classifier = find_classifier(backbone, selection.classifier)
+    named = [
+        (name, kind, layer)
+        for name, layer in backbone.named_modules()
+        if (kind := _kind(name, layer, classifier)) is not None
+    ]
+    chosen = tuple(
+        Slot(name, kind, _shapes(layer))
+        for name, kind, layer in named
+        if _is_selected(name, kind, selection)
+    )
+    if not chosen:
+        found = {kind: sum(k == kind for _, k, _ in named) for kind in KINDS}
+        stages = sorted({stage_of(name) for name, kind, _ in named if kind != "classifier"})
+        raise SlotError(
+            f"{type(backbone).__name__}: no slot matches {selection}; the model has {found} in the stages "
+            f"{stages}; choose other kinds or stages"
+        )
+    return Slots(chosen, classifier)
+
+
+def stage_of(layer: str) -> str:
+    """The stage a layer belongs to: `layer1`, or `blocks.3` where the first name is only a list."""
+    first, *rest = layer.split(".")
+    return f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
+
+
+def _kind(name: str, layer: nn.Module, classifier: str) -> Kind | None:
+    if name == classifier:
+        return "classifier"
+    if is_norm(layer):
+        return "norm"
+    if isinstance(layer, nn.Linear):
+        return "linear"
+    return "conv" if isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros" else None
+
+
+def _is_selected(name: str, kind: Kind, selection: Selection) -> bool:
+    if kind not in selection.kinds or any(
+        f"{name}.".startswith(f"{e}.") for e in selection.exclude
+    ):
+        return False
+    return kind == "classifier" or selection.stages is None or stage_of(name) in selection.stages
+
+
+def _shapes(layer: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    values = ((suffix, getattr(layer, suffix, None)) for suffix in ("weight", "bias"))
+    return tuple((suffix, tuple(v.shape)) for suffix, v in values if isinstance(v, Tensor))

@@ -1,0 +1,1 @@
+"""Domains: pixels and labels in, batches out. Knows no models."""

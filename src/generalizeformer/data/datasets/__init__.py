@@ -1,0 +1,1 @@
+"""The catalogue of datasets: every plain file has `Config` and `build(config)`."""
