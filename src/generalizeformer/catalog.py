@@ -5,6 +5,8 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+from generalizeformer.errors import UserError
+
 
 def names(package: str) -> list[str]:
     """The entries of a catalogue package, sorted. Files that start with an underscore are machinery."""
@@ -20,5 +22,5 @@ def load(package: str, name: str) -> ModuleType:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}."
-        raise ValueError(f"{package.rpartition('.')[2]}: there is no {name!r}; {hint}")
+        raise UserError(f"{package.rpartition('.')[2]}: there is no {name!r}; {hint}")
     return importlib.import_module(f"{package}.{name}")

@@ -145,7 +145,7 @@ def test_a_grey_look_leaves_equal_channels_and_grey_images_grey() -> None:
 
 
 def test_impossible_limits_are_refused() -> None:
-    with pytest.raises(ValueError, match="looks: strength is -1.0; it must be 0 or more"):
+    with pytest.raises(ValueError, match=r"looks: strength is -1\.0; it must be 0 or more"):
         Config(strength=-1.0)
-    with pytest.raises(ValueError, match="looks: invert_chance is 1.5; a chance is between 0 and"):
+    with pytest.raises(ValueError, match=r"looks: invert_chance is 1\.5; a chance is between 0"):
         Config(invert_chance=1.5)

@@ -1,1 +1,1 @@
-"""Test-time methods, one file each: a frozen `Config` and `build(source, config)`. The file name is the method's name."""
+"""Test-time methods, one file each: a frozen `Config` and `build(source, config)`. A file's name is its method's."""

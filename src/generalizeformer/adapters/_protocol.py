@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 from generalizeformer.core.shapes import Groups, Images, Logits
 
 
+@runtime_checkable
 class Adapter(Protocol):
     """It is shown images and nothing else: no labels, no domains, no files."""
 

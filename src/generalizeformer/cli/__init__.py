@@ -1,0 +1,1 @@
+"""Words → calls. The only folder that prints, reads argv or exits. Nothing here imports torch before it must."""

@@ -50,6 +50,11 @@ def build_backbone(
         raise UserError(
             f"backbone: got {architecture!r}; give a name, torchvision:name or timm:name"
         )
+    if library == "torchvision" and (channels != 3 or not _in_torchvision(name)):
+        raise UserError(
+            f"backbone: torchvision has no {name!r} for {channels} channels; give one of "
+            "torchvision.models.list_models() and 3 channels, or timm:name"
+        )
     if library != "timm" and channels == 3 and _in_torchvision(name):
         return _torchvision(name, classes, pretrained)
     return _timm(name, classes, channels, pretrained)

@@ -2,7 +2,9 @@
 
 from typing import cast
 
+import torch
 from torch import nn
+from torch.nn import functional as F
 
 from generalizeformer.errors import SlotError
 
@@ -35,6 +37,21 @@ def find_classifier(backbone: nn.Module, name: str | None = None) -> str:
 def class_count(backbone: nn.Module, classifier: str) -> int:
     """How many classes the classifier tells apart."""
     return cast(nn.Linear, backbone.get_submodule(classifier)).out_features
+
+
+def check_linear(layer: nn.Linear, name: str) -> None:
+    """Raises where a subclass of Linear, a cosine classifier for one, computes something else."""
+    if type(layer).forward is nn.Linear.forward:
+        return
+    weight = layer.weight
+    x = torch.linspace(-2, 2, 3 * layer.in_features).to(weight).reshape(3, -1)
+    with torch.no_grad():
+        same = torch.allclose(layer(x), F.linear(x, weight, layer.bias), rtol=1e-3, atol=1e-4)
+    if not same:
+        raise SlotError(
+            f"{name}: {type(layer).__name__} does not compute what Linear computes, so its rows cannot be "
+            "generated; leave it out with Selection(kinds=('norm',))"
+        )
 
 
 def _named(backbone: nn.Module, modules: dict[str, nn.Module], name: str) -> str:

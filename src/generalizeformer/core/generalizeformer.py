@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -48,6 +48,9 @@ class Change:
     distance: Float[Tensor, "groups layers"]  # L2
     relative: Float[Tensor, "groups layers"]  # L2 / L2 of the source parameters
     mean_absolute: Float[Tensor, "groups layers"]
+
+
+Model = TypeVar("Model", bound="GeneralizeFormer")  # typing.Self cannot be checked method by method
 
 
 class GeneralizeFormer(nn.Module, ModelHubMixin):
@@ -128,7 +131,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         }
         self.reference.learn(self.network.run(images, together, params, watch=True).statistics)
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self: Model, mode: bool = True) -> Model:
         """Sets φ's mode only: the backbone is not ours, and its twin is always in eval mode."""
         self.training = mode
         self.generator.train(mode)
@@ -139,17 +142,18 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, path: str | Path, *, backbone: nn.Module | None = None, **hub: Any
-    ) -> Self:
+        cls: type[Model], path: str | Path, *, backbone: nn.Module | None = None, **hub: Any
+    ) -> Model:
         """The model of a folder, or of a Hugging Face repository. `backbone` only where it is your own class.
 
-        Never unpickles. Your backbone is copied, so that loading does not write into it.
+        Never unpickles. Your backbone is copied, so that loading does not write into it. In eval mode: φ's
+        training noise would make every answer another one.
         """
         folder = artefact.locate(path, **hub)
         stored = artefact.read(folder, Config)
         model = cls(artefact.backbone_for(stored, backbone), stored.config, stored.card)
         artefact.fill(model, stored)
-        return model
+        return model.eval()
 
 
 def _build(config: channels.Config | rows.Config, slots: Any, features: Any) -> nn.Module:

@@ -1,6 +1,7 @@
 """A backbone that runs many target batches at once: convolutions shared, generated parameters per group."""
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ from generalizeformer.core.shapes import Features, Images, Logits, Params
 from generalizeformer.core.slots import Slots
 from generalizeformer.errors import SlotError
 
-LAYERS = {
+Layers = Mapping[str, Callable[[str, nn.Module, Call], GroupedLayer]]
+LAYERS: Layers = {
     "norm": GroupedNorm,
     "classifier": GroupedClassifier,
     "linear": GroupedLinear,
@@ -42,11 +44,12 @@ class GroupedBackbone:
     The twin shares every tensor with the model we were lent and copies none: its parameters are frozen
     aliases, so no gradient can reach the source, and its modules are in eval mode, so BatchNorm keeps the
     source statistics whatever mode the lent model is in. Not an nn.Module, so that it is never saved,
-    moved or counted beside the backbone. One call at a time: threads need a lock.
+    moved or counted beside the backbone. One call at a time: threads need a lock. `layers` makes the layer
+    of each kind of slot: another method can answer groups with layers of its own.
     """
 
-    def __init__(self, backbone: nn.Module, slots: Slots) -> None:
-        self.backbone, self.call = backbone, Call()
+    def __init__(self, backbone: nn.Module, slots: Slots, layers: Layers = LAYERS) -> None:
+        self.backbone, self.layers, self.call = backbone, layers, Call()
         self.twins: list[tuple[nn.Module, nn.Module]] = []
         kinds = {slot.layer: slot.kind for slot in slots} | {slots.classifier: "classifier"}
         self.network = self._twin(backbone, "", dict(kinds), {})
@@ -125,7 +128,6 @@ class GroupedBackbone:
         ):  # its fused path would read norm weights by itself
             twin.activation_relu_or_gelu = 0
         if name in kinds:
-            layer: type[GroupedLayer] = LAYERS[kinds[name]]
-            twin = layer(name, twin, self.call).eval()
+            twin = self.layers[kinds[name]](name, twin, self.call).eval()
         made[id(lent)] = twin
         return twin

@@ -45,12 +45,15 @@ class Grouping:
 
 def grouping(groups: Groups | None, images: int, like: Tensor) -> Grouping:
     """The grouping of a call. Ids may be any integers; groups are ordered by id. None is one group."""
-    if groups is None:
-        ids = torch.zeros(images, dtype=torch.long, device=like.device)
-    else:
-        _check(groups, images)
-        ids = torch.unique(groups.to(like.device), return_inverse=True)[1]
-    return Grouping(ids, torch.bincount(ids).to(like.dtype))
+    # Autograd keeps the ids, and refuses those made in inference mode.
+    with torch.inference_mode(False):
+        if groups is None:
+            ids = torch.zeros(images, dtype=torch.long, device=like.device)
+        else:
+            _check(groups, images)
+            ids = torch.unique(groups.to(like.device), return_inverse=True)[1]
+        # Half precision cannot count: 257 images are 256 in bfloat16.
+        return Grouping(ids, torch.bincount(ids).to(torch.promote_types(like.dtype, torch.float32)))
 
 
 def _check(groups: Tensor, images: int) -> None:

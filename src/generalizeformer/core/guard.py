@@ -15,6 +15,7 @@ from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Logits, Params
+from generalizeformer.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         if self.limit < 0 or self.steps < 1:
-            raise ValueError(
+            raise UserError(
                 f"guard: got {self}; the limit must be >= 0 and there must be at least one step"
             )
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from generalizeformer.core.classifiers import find_classifier
+from generalizeformer.core.classifiers import check_linear, find_classifier
 from generalizeformer.core.normalisers import is_norm
 from generalizeformer.core.shapes import Params, Rows
 from generalizeformer.errors import SlotError
@@ -108,6 +109,11 @@ def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
         for name, layer in backbone.named_modules()
         if (kind := _kind(name, layer, classifier)) is not None
     ]
+    stages = sorted({stage_of(name) for name, kind, _ in named if kind != "classifier"})
+    if unknown := sorted(set(selection.stages or ()) - set(stages)):
+        raise SlotError(
+            f"{type(backbone).__name__}: there are no stages {unknown}; choose from {stages}"
+        )
     chosen = tuple(
         Slot(name, kind, _shapes(layer))
         for name, kind, layer in named
@@ -115,18 +121,20 @@ def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
     )
     if not chosen:
         found = {kind: sum(k == kind for _, k, _ in named) for kind in KINDS}
-        stages = sorted({stage_of(name) for name, kind, _ in named if kind != "classifier"})
         raise SlotError(
             f"{type(backbone).__name__}: no slot matches {selection}; the model has {found} in the stages "
             f"{stages}; choose other kinds or stages"
         )
+    if any(slot.kind == "classifier" for slot in chosen):
+        check_linear(cast(nn.Linear, backbone.get_submodule(classifier)), classifier)
     return Slots(chosen, classifier)
 
 
 def stage_of(layer: str) -> str:
     """The stage a layer belongs to: `layer1`, or `blocks.3` where the first name is only a list."""
     first, *rest = layer.split(".")
-    return f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
+    is_list = rest and rest[0].isdigit() and not first[-1].isdigit()
+    return f"{first}.{rest[0]}" if is_list else first
 
 
 def _kind(name: str, layer: nn.Module, classifier: str) -> Kind | None:
@@ -135,8 +143,25 @@ def _kind(name: str, layer: nn.Module, classifier: str) -> Kind | None:
     if is_norm(layer):
         return "norm"
     if isinstance(layer, nn.Linear):
-        return "linear"
-    return "conv" if isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros" else None
+        return "linear" if _is_plain_linear(layer) else None
+    return "conv" if isinstance(layer, nn.Conv2d) and _is_plain_conv(layer) else None
+
+
+def _is_plain_linear(layer: nn.Linear) -> bool:
+    """Not so: subclasses that compute something else, and attention's out_proj, whose forward is never called."""
+    return type(layer).forward is nn.Linear.forward and not isinstance(
+        layer, NonDynamicallyQuantizableLinear
+    )
+
+
+def _is_plain_conv(layer: nn.Conv2d) -> bool:
+    """Not so: other padding, and subclasses that pad or standardise their filters by themselves."""
+    own = type(layer)
+    return (
+        own.forward is nn.Conv2d.forward
+        and own._conv_forward is nn.Conv2d._conv_forward
+        and layer.padding_mode == "zeros"
+    )
 
 
 def _is_selected(name: str, kind: Kind, selection: Selection) -> bool:

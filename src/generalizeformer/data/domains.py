@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from generalizeformer.errors import DataError
+
 
 @dataclass(frozen=True, eq=False)
 class Domain:
@@ -19,13 +21,13 @@ class Domain:
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.dtype != torch.uint8:
             got = f"{tuple(self.images.shape)} of {self.images.dtype}"
-            raise ValueError(
+            raise DataError(
                 f"domain {self.name!r}: images are {got}; they must be (n, c, h, w) of "
                 "torch.uint8, so keep pixels in 0..255 and standardise them later"
             )
         if self.labels.shape != self.images.shape[:1] or self.labels.dtype != torch.int64:
             got = f"{tuple(self.labels.shape)} of {self.labels.dtype}"
-            raise ValueError(
+            raise DataError(
                 f"domain {self.name!r}: labels are {got}; give one torch.int64 label for each of "
                 f"the {len(self.images)} images"
             )
@@ -62,7 +64,7 @@ class DomainDataset:
     def index(self, name: str) -> int:
         """The position of a domain: the domain id used by streams and minibatches."""
         if name not in self.names:
-            raise ValueError(
+            raise DataError(
                 f"{self.name}: there is no domain {name!r}; it has: {', '.join(self.names)}"
             )
         return self.names.index(name)
@@ -92,10 +94,10 @@ class DomainDataset:
 
 def _check_names(dataset: DomainDataset) -> None:
     if not dataset.domains:
-        raise ValueError(f"{dataset.name}: got no domains; give at least one")
+        raise DataError(f"{dataset.name}: got no domains; give at least one")
     twice = sorted({name for name in dataset.names if dataset.names.count(name) > 1})
     if twice:
-        raise ValueError(
+        raise DataError(
             f"{dataset.name}: domain names must differ, but {', '.join(twice)} came more than "
             "once; rename or drop the copies"
         )
@@ -104,16 +106,16 @@ def _check_names(dataset: DomainDataset) -> None:
 def _check_domain(dataset: DomainDataset, domain: Domain) -> None:
     where, first = f"{dataset.name}, domain {domain.name!r}", dataset.domains[0]
     if not len(domain):
-        raise ValueError(f"{where}: it has no images; leave the domain out or fill it")
+        raise DataError(f"{where}: it has no images; leave the domain out or fill it")
     if domain.images.shape[1:] != first.images.shape[1:]:
         got, right = tuple(domain.images.shape[1:]), tuple(first.images.shape[1:])
-        raise ValueError(
+        raise DataError(
             f"{where}: images are {got}, but those of {first.name!r} are {right}; "
             "bring all domains to one (channels, height, width)"
         )
     low, high = int(domain.labels.min()), int(domain.labels.max())
     if low < 0 or high >= len(dataset.classes):
-        raise ValueError(
+        raise DataError(
             f"{where}: labels run from {low} to {high}, but {len(dataset.classes)} classes allow "
             f"0 to {len(dataset.classes) - 1}; name every class or renumber the labels"
         )

@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 
 from generalizeformer.data import appearance
 from generalizeformer.data.pixels import to_bytes, to_unit, turning, warp
+from generalizeformer.errors import DataError
 
 FACTORS = (2, 3, 4)  # how much lower a low resolution can be
 
@@ -38,11 +39,11 @@ class Config:
         for field in fields(self):
             value = getattr(self, field.name)
             if value < 0:
-                raise ValueError(
+                raise DataError(
                     f"looks: {field.name} is {value}; it must be 0 or more, where 0 is off"
                 )
             if field.name.endswith("chance") and value > 1:
-                raise ValueError(f"looks: {field.name} is {value}; a chance is between 0 and 1")
+                raise DataError(f"looks: {field.name} is {value}; a chance is between 0 and 1")
 
 
 def apply(

@@ -3,6 +3,7 @@
 import torch
 
 from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.errors import DataError
 from generalizeformer.seeds import derive
 
 
@@ -36,12 +37,12 @@ def split_all(
 def _held_out(domain: Domain, validation: float) -> int:
     """How many images are held out: the nearest count that leaves both parts something."""
     if not 0 < validation < 1:
-        raise ValueError(
+        raise DataError(
             f"validation is {validation}, but it is the share of images held out: "
             "give a number between 0 and 1, such as 0.2"
         )
     if len(domain) < 2:
-        raise ValueError(
+        raise DataError(
             f"domain {domain.name!r} has {len(domain)} image(s), and two parts need at least 2; "
             "add images or do not split it"
         )

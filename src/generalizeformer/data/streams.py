@@ -11,6 +11,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from generalizeformer.data.domains import DomainDataset
+from generalizeformer.errors import DataError
 from generalizeformer.seeds import derive
 
 
@@ -49,12 +50,12 @@ class Stream:
 
     def __post_init__(self) -> None:
         if isinstance(self.targets, str) or not self.targets:
-            raise ValueError(
+            raise DataError(
                 f"stream: targets is {self.targets!r}; give a tuple of at least one domain name, "
                 "such as ('sketch',)"
             )
         if len(set(self.targets)) < len(self.targets):
-            raise ValueError(
+            raise DataError(
                 f"stream: targets is {self.targets!r}, which names a domain twice; name each once"
             )
         _check_at_least_one("batch_size", self.batch_size)
@@ -112,4 +113,4 @@ def _gather(
 
 def _check_at_least_one(field: str, value: int) -> None:
     if value < 1:
-        raise ValueError(f"stream: {field} is {value}; it must be at least 1")
+        raise DataError(f"stream: {field} is {value}; it must be at least 1")

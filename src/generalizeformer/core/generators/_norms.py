@@ -1,6 +1,6 @@
 """Channels of a norm layer: how they are described, and what a move does to γ and β."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ DESCRIPTORS = 8
 MOVES = 4  # towards the batch's mean, towards its spread, free change of γ, free change of β
 
 
+@runtime_checkable
 class Bounds(Protocol):
     @property
     def reach(self) -> float: ...

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from generalizeformer.errors import UserError
+
 Input = Literal["parameters", "features", "gradients"]
 INPUTS: tuple[Input, ...] = ("parameters", "features", "gradients")
 
@@ -16,7 +18,7 @@ CLIP = 4.0
 
 def check_inputs(inputs: tuple[Input, ...]) -> None:
     if not inputs or set(inputs) - set(INPUTS):
-        raise ValueError(f"inputs: got {inputs}; give one or more of {INPUTS}")
+        raise UserError(f"inputs: got {inputs}; give one or more of {INPUTS}")
 
 
 def rms(values: Float[Tensor, "*lead rows width"]) -> Float[Tensor, "*lead 1 1"]:

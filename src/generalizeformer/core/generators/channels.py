@@ -22,6 +22,7 @@ from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot, Slots
+from generalizeformer.errors import UserError
 
 PLACES = 4  # frequencies of the code that tells a slot's relative depth
 SUMMARY = 4  # numbers that describe a group as a whole
@@ -43,7 +44,7 @@ class Config:
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
         if self.width % self.heads:
-            raise ValueError(
+            raise UserError(
                 f"channels: width {self.width} is not a multiple of {self.heads} heads; change one"
             )
 

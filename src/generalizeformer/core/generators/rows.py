@@ -23,6 +23,7 @@ from generalizeformer.core.generators._units import (
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot, Slots
+from generalizeformer.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Config:
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
         if self.width % self.heads:
-            raise ValueError(
+            raise UserError(
                 f"rows: width {self.width} is not a multiple of {self.heads} heads; change one"
             )
 
@@ -66,7 +67,8 @@ class Rows(nn.Module):
             self.widen_features = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, width))
         if "gradients" in inputs:
             self.magnitude = nn.Parameter(torch.randn(width) * 0.02)
-        self.role = nn.Parameter(torch.randn(len(inputs) + 1, width) * 0.02)
+        self.roles = ("rows", *(kind for kind in inputs if kind != "parameters"))
+        self.role = nn.Parameter(torch.randn(len(self.roles), width) * 0.02)
         self.layer = nn.Parameter(torch.randn(len(slots), width) * 0.02)
         self.place = nn.Parameter(torch.randn(max(s.size[0] for s in slots), width) * 0.02)
         encoder = nn.TransformerEncoderLayer(
@@ -112,14 +114,14 @@ class Rows(nn.Module):
         """A slot's own tokens: its rows and, at the same places, their gradients."""
         groups, (count, width) = len(seen.grouping.sizes), slot.size
         where = self.layer[number] + self.place[:count]
-        rows = self.role[-1] + where
+        rows = self.role[0] + where
         if "parameters" in self.config.inputs:
             matrix = slot.rows(source)
             rows = rows + self.widen_rows[str(width)](matrix / (rms(matrix) + 1e-12))
         tokens = [rows.expand(groups, -1, -1)]
         if "gradients" in self.config.inputs:
             gradients, size = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
-            role = self.role[self.config.inputs.index("gradients")]
+            role = self.role[self.roles.index("gradients")]
             tokens.append(
                 self.widen_gradients[str(width)](gradients) + size * self.magnitude + role + where
             )
@@ -131,9 +133,7 @@ class Rows(nn.Module):
         if "features" not in self.config.inputs:
             none = seen.features.new_zeros(len(grouping.sizes), 0, self.config.width)
             return none, none.new_zeros(none.shape[:2], dtype=torch.bool)
-        tokens = (
-            self.widen_features(seen.features) + self.role[self.config.inputs.index("features")]
-        )
+        tokens = self.widen_features(seen.features) + self.role[self.roles.index("features")]
         if self.config.features == "each":
             return grouping.dense(tokens)
         mean = grouping.mean(tokens).unsqueeze(1)

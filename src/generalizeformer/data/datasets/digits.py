@@ -18,6 +18,7 @@ from torch import Tensor
 
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.pixels import to_bytes, to_unit, turning, warp
+from generalizeformer.errors import DataError
 from generalizeformer.seeds import derive
 
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -42,7 +43,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.protocol not in SOURCES:
-            raise ValueError(
+            raise DataError(
                 f"digits: there is no protocol {self.protocol!r}; choose one of: "
                 f"{', '.join(SOURCES)}, or give source_angles and target_angles"
             )
@@ -53,7 +54,7 @@ def build(config: Config) -> DomainDataset:
     source, target = sources(config), targets(config)
     shared = [name for name in source.names if name in target.names]
     if shared:
-        raise ValueError(
+        raise DataError(
             f"digits: {', '.join(shared)} is both a source and a target angle; build needs them "
             "apart, so change one, or call sources and targets by themselves"
         )

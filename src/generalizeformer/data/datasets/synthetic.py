@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.pixels import to_bytes
+from generalizeformer.errors import DataError
 from generalizeformer.seeds import derive
 
 NOISE = 0.05  # standard deviation, with pixels in [0, 1]
@@ -30,9 +31,9 @@ class Config:
         for field in ("domains", "classes", "per_class", "size", "channels"):
             value = getattr(self, field)
             if value < 1:
-                raise ValueError(f"synthetic: {field} is {value}; it must be at least 1")
+                raise DataError(f"synthetic: {field} is {value}; it must be at least 1")
         if self.domains > len(string.ascii_lowercase):
-            raise ValueError(
+            raise DataError(
                 f"synthetic: domains is {self.domains}; they are named a to z, so ask for "
                 "26 at most"
             )

@@ -1,0 +1,29 @@
+"""The BatchNorm layers of a backbone: which they are, and how a private copy is made to use the batch's statistics."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from generalizeformer.core.normalisers import has_source_statistics
+from generalizeformer.errors import SlotError
+
+
+def batch_norms(backbone: nn.Module) -> dict[str, nn.Module]:
+    """Name → layer that normalises with source statistics, frozen variants and layers without affine included."""
+    return {
+        name: layer
+        for name, layer in backbone.named_modules()
+        if has_source_statistics(layer) and not isinstance(layer, _InstanceNorm)
+    }
+
+
+def use_batch_statistics(copied: nn.Module, method: str) -> None:
+    """BATCH mode: the current batch's mean and biased variance, in eval mode too. Only for a private copy."""
+    for name, layer in batch_norms(copied).items():
+        if not isinstance(layer, _BatchNorm):
+            raise SlotError(
+                f"{method}: {name} is a {type(layer).__name__}, which cannot use the statistics of a batch; "
+                "replace it with nn.BatchNorm2d, or try alpha_bn, t3a or generalizeformer"
+            )
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = None

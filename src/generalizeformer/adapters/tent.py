@@ -1,0 +1,112 @@
+"""Entropy minimisation over the scale and shift of the normalisation layers.
+
+Wang, Shelhamer, Liu, Olshausen and Darrell, "Tent: Fully test-time adaptation by entropy minimization", ICLR
+2021, section 3. Reference: github.com/DequanWang/tent, tent.py.
+
+BN mode: the current batch's statistics (biased variance), for learning and answering. Answers before its last
+update, as the reference does: with one step, with what earlier batches taught. Keeps γ, β and Adam's moments from
+batch to batch (online), or only until the next one (`episodic`). Needs normalisation layers whose affine part are
+parameters. A single image is normalised by itself, which works but removes most of what tells images apart.
+
+Deviations. The private copy is in eval mode, so dropout is off; the reference leaves it on. Every BatchNorm is
+served, not only BatchNorm2d. In a model without BatchNorm the affine parts of its LayerNorm, GroupNorm, … move
+instead; those need no batch statistics.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from generalizeformer.adapters._batch_norm import batch_norms, use_batch_statistics
+from generalizeformer.adapters._protocol import Adapter
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.inputs import check_images
+from generalizeformer.core.losses import per_image_entropy
+from generalizeformer.core.normalisers import is_norm
+from generalizeformer.core.shapes import Images, Logits
+from generalizeformer.errors import ImageError, SlotError, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    learning_rate: float = 1e-3  # of Adam; 0 leaves the batch's statistics as the only change
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    steps: int = 1  # updates per batch
+    episodic: bool = False  # forget everything before each batch
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.learning_rate < float("inf"):
+            raise UserError(
+                f"tent: learning_rate is {self.learning_rate}; give a number of at least 0"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(f"tent: betas are {self.betas}; give two numbers from 0 to below 1")
+        if self.steps < 1:
+            raise UserError(f"tent: steps is {self.steps}; give at least 1")
+
+
+class Tent:
+    """A private copy of the backbone whose normalisation layers follow the entropy downhill."""
+
+    def __init__(self, source: GeneralizeFormer, config: Config) -> None:
+        self.source, self.config = source, config
+        self.reset()
+
+    def step(self, images: Images) -> Logits:
+        check_images(images, self.backbone)
+        if self.config.episodic:
+            self.reset()
+        with torch.inference_mode(False), torch.enable_grad():
+            images = images.clone() if images.is_inference() else images.detach()
+            for _ in range(self.config.steps):
+                logits = _answer(self.backbone, images)
+                self.optimizer.zero_grad()
+                per_image_entropy(logits).mean().backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+        return logits.detach()
+
+    @torch.no_grad()
+    def predict(self, images: Images) -> Logits:
+        check_images(images, self.backbone)
+        return _answer(self.backbone, images)
+
+    def reset(self) -> None:
+        # Rebuilt from the source, never restored; as ordinary tensors even inside a caller's inference_mode.
+        with torch.inference_mode(False):
+            self.backbone = copy.deepcopy(self.source.backbone).eval().requires_grad_(False)
+            use_batch_statistics(self.backbone, "tent")
+            self.optimizer = torch.optim.Adam(
+                _release(self.backbone), lr=self.config.learning_rate, betas=self.config.betas
+            )
+
+
+def _release(copied: nn.Module) -> list[nn.Parameter]:
+    """The parameters that move, now requiring gradients: γ and β of the BatchNorm, else of all norm layers."""
+    layers = batch_norms(copied).values() or [m for m in copied.modules() if is_norm(m)]
+    for layer in layers:
+        for value in layer.parameters(recurse=False):
+            value.requires_grad_()
+    if moving := [value for value in copied.parameters() if value.requires_grad]:
+        return moving
+    raise SlotError(
+        f"tent: {type(copied).__name__} has no normalisation layer with a scale or shift, so there is nothing to "
+        "adapt; try t3a or generalizeformer"
+    )
+
+
+def _answer(backbone: nn.Module, images: Images) -> Tensor:
+    try:
+        return backbone(images)  # type: ignore[no-any-return]
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ImageError(
+            f"tent: {len(images)} image leaves a BatchNorm layer with one value per channel, and one value has no "
+            "statistics; give at least 2 images per batch"
+        ) from None
+
+
+def build(source: GeneralizeFormer, config: Config) -> Adapter:
+    return Tent(source, config)

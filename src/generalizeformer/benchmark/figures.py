@@ -1,0 +1,144 @@
+"""Pictures as inline SVG, so that a report is one file that needs nothing else."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.tables import by_target, seed_means
+from generalizeformer.core.generalizeformer import Change
+from generalizeformer.errors import UserError
+
+COLOURS = ("#8d99ae", "#e9a23b", "#c8553d", "#588157", "#2b59c3", "#6d597a", "#00798c")
+
+
+def accuracy_bars(records: Sequence[Record]) -> str:
+    """Mean accuracy of every method in every setting, seeds as dots."""
+    methods, settings = _names(records)
+    figure, axes = _axes(1.6 + 1.9 * len(settings), 3.2)
+    width = 0.8 / len(methods)
+    for number, method in enumerate(methods):
+        places = [s + (number - (len(methods) - 1) / 2) * width for s in range(len(settings))]
+        values = [seed_means(records, method, setting) for setting in settings]
+        axes.bar(
+            places,
+            [sum(v) / len(v) for v in values],
+            width * 0.92,
+            color=_colour(number),
+            label=method,
+        )
+        for place, seeds in zip(places, values, strict=True):
+            axes.scatter([place] * len(seeds), seeds, s=7, color="black", zorder=3)
+    lowest = min(value for m in methods for s in settings for value in seed_means(records, m, s))
+    axes.set_ylim(bottom=max(0, lowest - 8))
+    axes.set_xticks(range(len(settings)), settings)
+    axes.set_ylabel("accuracy, %")
+    axes.legend(
+        frameon=False, ncols=len(methods), fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1)
+    )
+    return _svg(figure)
+
+
+def target_lines(records: Sequence[Record], sources: dict[str, float], setting: str) -> str:
+    """Accuracy over all domains that are numbers (angles): the sources' as a band, the targets per method."""
+    methods, _ = _names(records)
+    figure, axes = _axes(6.2, 3.2)
+    if sources:
+        axes.plot(
+            [float(s) for s in sources],
+            list(sources.values()),
+            "o--",
+            color="#bbbbbb",
+            label="sources",
+        )
+    for number, method in enumerate(methods):
+        points = by_target(records, method, setting)
+        axes.scatter(
+            [float(t) for t in points], list(points.values()), color=_colour(number), label=method
+        )
+    axes.set_xlabel("rotation, degrees")
+    axes.set_ylabel("accuracy, %")
+    axes.legend(frameon=False, fontsize=8)
+    return _svg(figure)
+
+
+def change_bars(changes: dict[str, Change]) -> str:
+    """How far each layer is moved, in proportion to its source parameters; one colour per domain."""
+    figure, axes = _axes(7.2, 2.9)
+    width = 0.8 / len(changes)
+    for number, (name, change) in enumerate(changes.items()):
+        places = [p + (number - (len(changes) - 1) / 2) * width for p in range(len(change.layers))]
+        axes.bar(
+            places,
+            change.relative.mean(0).tolist(),
+            width * 0.92,
+            color=_colour(number),
+            label=name,
+        )
+        axes.set_xticks(
+            range(len(change.layers)), change.layers, rotation=30, ha="right", fontsize=8
+        )
+    axes.set_ylabel("relative change")
+    axes.legend(frameon=False, fontsize=8)
+    return _svg(figure)
+
+
+def image_rows(rows: dict[str, UInt8[Tensor, "n c h w"]]) -> str:
+    """A few images of each domain, one row per domain."""
+    count = min(len(images) for images in rows.values())
+    pyplot = _pyplot()
+    figure, grid = pyplot.subplots(
+        len(rows), count, figsize=(0.62 * count, 0.66 * len(rows)), squeeze=False
+    )
+    for line, (name, images) in zip(grid, rows.items(), strict=True):
+        for axes, image in zip(line, images[:count], strict=True):
+            axes.imshow(image.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray")
+            axes.set_xticks([])
+            axes.set_yticks([])
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+    return _svg(figure)
+
+
+def _names(records: Sequence[Record]) -> tuple[list[str], list[str]]:
+    return list(dict.fromkeys(r.method for r in records)), list(
+        dict.fromkeys(r.setting for r in records)
+    )
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    figure, axes = _pyplot().subplots(figsize=(width, height))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("plots need matplotlib; pip install 'generalizeformer[report]'") from None
+    matplotlib.use("svg")  # no display is needed, or looked for
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _svg(figure: Any) -> str:
+    text = io.StringIO()
+    # Fixed date and ids: the same records give the same bytes.
+    with _pyplot().rc_context({"svg.hashsalt": "generalizeformer", "svg.fonttype": "none"}):
+        figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    _pyplot().close(figure)
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def few(images: UInt8[Tensor, "n c h w"], count: int) -> UInt8[Tensor, "count c h w"]:
+    """Images spread evenly over a domain, so that its classes show."""
+    return images[torch.linspace(0, len(images) - 1, count).long()].cpu()

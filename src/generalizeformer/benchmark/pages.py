@@ -1,0 +1,81 @@
+"""Pages: which tables and pictures belong together. What they look like is `figures` and `report`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxtyping import UInt8
+from torch import Tensor
+
+from generalizeformer.benchmark import figures
+from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.report import Section, write_page
+from generalizeformer.benchmark.tables import accuracy_table
+from generalizeformer.core.generalizeformer import Change
+
+ABOUT_DEMO = (
+    "A small network learned digits turned by 15 to 75 degrees and now meets digits turned by 0 and 90, "
+    "angles and digits it has never seen. Every method starts from the same network and sees images only."
+)
+ABOUT_TABLE = (
+    "Percent, mean over the two unseen rotations. “mixed”: both arrive in one stream. Tent and T3A learn along "
+    "the stream; alpha-BN and GeneralizeFormer answer every batch by itself. Baselines run with the settings "
+    "their authors publish. Times are of this machine and include batching: methods that keep no state answer "
+    "many batches at once."
+)
+ABOUT_CHANGE = (
+    "What φ does to each layer, in proportion to the layer's own parameters, for batches of 20: next to nothing "
+    "at 45 degrees, which the network knows, would be ideal."
+)
+
+
+def evaluation_page(path: Path, title: str, records: Sequence[Record]) -> None:
+    """Accuracy of every method in every setting, as a table and as bars."""
+    sections = [
+        Section("Accuracy", "Percent, mean over the targets.", accuracy_table(records, title)),
+        Section("The same as a picture", picture=figures.accuracy_bars(records)),
+    ]
+    write_page(
+        path,
+        title,
+        "Every method starts from the same source model and sees images only.",
+        sections,
+        _settings(records),
+    )
+
+
+def demo_page(
+    path: Path,
+    records: Sequence[Record],
+    sources: dict[str, float],
+    changes: dict[str, Change],
+    images: dict[str, UInt8[Tensor, "n c h w"]],
+) -> None:
+    """The demo's page: the task, the comparison, where accuracy is lost and won, what φ changes."""
+    largest = max(record.batch_size for record in records)
+    single = f"single, batches of {largest}"
+    sections = [
+        Section(
+            "The task", "Sources on top, unseen targets below.", picture=figures.image_rows(images)
+        ),
+        Section("Accuracy on the unseen rotations", ABOUT_TABLE, accuracy_table(records, "")),
+        Section("The same as a picture", picture=figures.accuracy_bars(records)),
+        Section(
+            "Accuracy by angle",
+            "Grey: the plain network on unseen digits at the angles it learned.",
+            picture=figures.target_lines(records, sources, single),
+        ),
+        Section("What is generated", ABOUT_CHANGE, picture=figures.change_bars(changes)),
+    ]
+    write_page(path, "GeneralizeFormer on rotated digits", ABOUT_DEMO, sections, _settings(records))
+
+
+def _settings(records: Sequence[Record]) -> str:
+    """Which settings the methods ran with, and over how many trainings."""
+    used = {record.method: record.settings for record in records}
+    words = [
+        f"{method} ({', '.join(f'{key}={value}' for key, value in settings.items())})"
+        for method, settings in used.items()
+        if settings
+    ]
+    seeds = len({record.run_seed for record in records})
+    return f"Settings: {'; '.join(words)}. Trainings: {seeds}."

@@ -1,0 +1,47 @@
+"""Records: what one method did on one stream, as plain data that can be stored, merged and compared."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from generalizeformer.config import from_dict
+from generalizeformer.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One method on one stream of one trained model."""
+
+    method: str
+    targets: tuple[str, ...]  # more than one: they arrived mixed
+    batch_size: int
+    seed: int  # of the stream's order
+    run_seed: int  # of the training
+    images: int
+    accuracy: float  # percent, over all images
+    by_target: dict[str, float]
+    seconds: float  # spent in the method alone
+    settings: dict[str, Any] = field(default_factory=dict)  # of the method
+
+    @property
+    def setting(self) -> str:
+        """A few words for the column this record belongs to."""
+        kind = "mixed" if len(self.targets) > 1 else "single"
+        return f"{kind}, batches of {self.batch_size}"
+
+
+def write(path: Path, records: list[Record]) -> None:
+    """All records in one file, which appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def read(path: Path) -> list[Record]:
+    try:
+        return [from_dict(Record, entry) for entry in json.loads(path.read_text())]
+    except (OSError, json.JSONDecodeError, TypeError) as error:
+        raise DataError(f"{path}: no readable records ({error}); run `evaluate` again") from None

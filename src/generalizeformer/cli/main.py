@@ -1,0 +1,45 @@
+"""`generalizeformer VERB …`: a table of verbs."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import tyro
+
+from generalizeformer import __version__
+from generalizeformer.cli.demo import demo
+from generalizeformer.cli.evaluate import evaluate
+from generalizeformer.cli.info import info
+from generalizeformer.cli.predict import predict
+from generalizeformer.cli.train import train
+from generalizeformer.errors import UserError
+
+VERBS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "info": info,
+}
+DESCRIPTION = "Keeps an image classifier accurate when the data shifts: parameters are generated for every batch."
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs a verb. What a user can mend is one line on standard error and exit status 2."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments == ["--version"]:
+        print(__version__)
+        return
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            VERBS, prog="generalizeformer", description=DESCRIPTION, args=arguments
+        )
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

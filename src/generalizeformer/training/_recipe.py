@@ -1,0 +1,195 @@
+"""From source domains to a saved model: the stages of training, each resumable, in one call."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from generalizeformer.core.card import Card
+from generalizeformer.core.generalizeformer import Config as ModelConfig
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.data.splits import split_all
+from generalizeformer.errors import DataError
+from generalizeformer.training._loop import Report, Stage, fit
+from generalizeformer.training._scoring import accuracy
+from generalizeformer.training.erm import Config as ErmConfig
+from generalizeformer.training.erm import Erm
+from generalizeformer.training.joint import Config as JointConfig
+from generalizeformer.training.joint import Joint
+from generalizeformer.training.meta import Config as MetaConfig
+from generalizeformer.training.meta import Meta, Pair
+
+Episodes = Literal["held-out", "joint", "looks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How φ, and the backbone where it has to be, are trained.
+
+    held-out: one more backbone per left-out domain, which that domain then is a real target of;
+    joint: the paper's, one backbone for all;
+    looks: one backbone, and random looks of its own domains as targets. Works from a single domain.
+    """
+
+    episodes: Episodes = "held-out"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    erm: ErmConfig = field(default_factory=ErmConfig)
+    meta: MetaConfig = field(default_factory=MetaConfig)
+    held_out: tuple[str, ...] | None = None  # domains to leave out in turn; None: every one
+    stay: float = 0.2  # share of meta-steps on the final model's own domains: do no harm
+    validation: float = 0.2  # share of every source domain that is only validated on
+    seed: int = 0
+
+    def check(self, sources: DomainDataset) -> None:
+        """Raises DataError where the sources do not allow these episodes."""
+        if self.episodes == "looks" and self.meta.looks is None:
+            raise DataError("episodes 'looks' need random looks to be switched on; pass --looks")
+        if self.episodes != "looks" and len(sources.names) < 2:
+            raise DataError(
+                f"one source domain ({sources.names[0]!r}) cannot play source and target at once; give two or "
+                "more, or use its random looks as pseudo-domains: --episodes looks --looks"
+            )
+        for name in self.held_out or ():
+            sources.index(name)
+
+
+def train(
+    build: Callable[[], nn.Module],
+    sources: DomainDataset,
+    recipe: Recipe,
+    card: Card,
+    folder: Path,
+    fabric: Fabric,
+    report: Report | None = None,
+) -> GeneralizeFormer:
+    """The trained model, also saved as `folder`. `build` gives the backbone all stages start from.
+
+    Run again after an interruption, it goes on where it was.
+    """
+    recipe.check(sources)
+    return _Run(build, sources, recipe, card, folder, fabric, report).model()
+
+
+class _Run:
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        sources: DomainDataset,
+        recipe: Recipe,
+        card: Card,
+        folder: Path,
+        fabric: Fabric,
+        report: Report | None,
+    ) -> None:
+        torch.manual_seed(recipe.seed)
+        self.start = build()  # every stage starts from these weights and this head
+        self.recipe, self.card, self.folder, self.fabric, self.report = (
+            recipe,
+            card,
+            folder,
+            fabric,
+            report,
+        )
+        self.data, self.held = split_all(sources, validation=recipe.validation, seed=recipe.seed)
+
+    def model(self) -> GeneralizeFormer:
+        model = self._joint() if self.recipe.episodes == "joint" else self._staged()
+        model.card = self._card(model)
+        if self.fabric.global_rank == 0:
+            model.save_pretrained(self.folder)
+        self.fabric.barrier()
+        return model
+
+    def _staged(self) -> GeneralizeFormer:
+        """ERM on all sources; for held-out episodes also ERM without each; then φ on the pairs."""
+        model = self._wrap(self._erm("erm", self.data.names))
+        pairs = self._own_pairs(model)
+        if self.recipe.episodes == "held-out":
+            chosen = self.recipe.held_out or self.data.names
+            strange = [self._strange_pair(name, model) for name in chosen]
+            pairs = _blend(strange, pairs, self.recipe.stay)
+        method = Meta(pairs, self.card.preprocessing, self.recipe.meta, self.fabric)
+        fit(method, self._stage("meta", self.recipe.meta.steps, self.recipe.meta.every))
+        return model
+
+    def _joint(self) -> GeneralizeFormer:
+        model = self._wrap(copy.deepcopy(self.start))
+        steps = self.recipe.meta.steps
+        config = JointConfig(erm=replace(self.recipe.erm, steps=steps), meta=self.recipe.meta)
+        method = Joint(model, self.data, self.held, self.card.preprocessing, config, self.fabric)
+        fit(method, self._stage("joint", steps, self.recipe.meta.every))
+        return model
+
+    def _erm(self, name: str, domains: tuple[str, ...]) -> nn.Module:
+        backbone = copy.deepcopy(self.start)
+        train, held = self.data.only(domains), self.held.only(domains)
+        method = Erm(backbone, train, held, self.card.preprocessing, self.recipe.erm, self.fabric)
+        fit(method, self._stage(name, self.recipe.erm.steps, self.recipe.erm.every))
+        return backbone
+
+    def _strange_pair(self, name: str, model: GeneralizeFormer) -> Pair:
+        """A model that never saw the domain, and the domain; drawn the more often, the more it gets wrong."""
+        others = tuple(other for other in self.data.names if other != name)
+        stranger = self._wrap(self._erm(f"erm-without-{name}", others))
+        stranger.generator = model.generator
+        wrong = 100 - self._plain_accuracy(stranger, name)
+        return Pair(stranger, self.data[name], self.held[name], max(wrong, 0.1))
+
+    def _own_pairs(self, model: GeneralizeFormer) -> list[Pair]:
+        return [Pair(model, self.data[name], self.held[name]) for name in self.data.names]
+
+    def _plain_accuracy(self, model: GeneralizeFormer, name: str) -> float:
+        backbone = model.backbone.eval()
+        return accuracy(
+            lambda images, _: backbone(images),
+            self.held[name],
+            self.card.preprocessing,
+            1,
+            self.fabric.device,
+        )
+
+    def _wrap(self, backbone: nn.Module) -> GeneralizeFormer:
+        torch.manual_seed(self.recipe.seed)
+        model = GeneralizeFormer(backbone, self.recipe.model, self.card).to(self.fabric.device)
+        if model.reference.layers:
+            pixels = torch.cat([domain.images[:64] for domain in self.data.domains])
+            model.calibrate(self.card.preprocessing(pixels.to(self.fabric.device)))
+        return model
+
+    def _card(self, model: GeneralizeFormer) -> Card:
+        names, preprocessing = self.data.names, self.card.preprocessing
+        adapted = [
+            accuracy(model, self.held[n], preprocessing, 20, self.fabric.device) for n in names
+        ]
+        plain = [self._plain_accuracy(model, name) for name in names]
+        return replace(
+            self.card,
+            sources=names,
+            training=f"{self.recipe.episodes} episodes, {self.recipe.meta.steps} steps",
+            source_accuracy=sum(plain) / len(plain),
+            adapted_accuracy=sum(adapted) / len(adapted),
+        )
+
+    def _stage(self, name: str, steps: int, every: int) -> Stage:
+        return Stage(
+            name=name,
+            steps=steps,
+            seed=self.recipe.seed,
+            folder=self.folder / "training",
+            every=every,
+            rank=self.fabric.global_rank,
+            report=self.report if self.fabric.global_rank == 0 else None,
+        )
+
+
+def _blend(strange: list[Pair], own: list[Pair], stay: float) -> list[Pair]:
+    """Both kinds of pair, the own ones with `stay` of the total weight."""
+    total = sum(pair.weight for pair in strange)
+    strange = [replace(pair, weight=(1 - stay) * pair.weight / total) for pair in strange]
+    return strange + [replace(pair, weight=stay / len(own)) for pair in own if stay]

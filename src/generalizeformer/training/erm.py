@@ -1,0 +1,92 @@
+"""Empirical risk minimisation: cross-entropy over all source domains, equally many images of each.
+
+Gulrajani & Lopez-Paz, 2021 (DomainBed). BatchNorm in train mode, running statistics kept, as the paper's
+text demands ("moving average of the training statistics"). We add a learning-rate schedule.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.data.episodes import minibatch
+from generalizeformer.data.looks import Config as Looks
+from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.training._loop import Metrics
+from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._together import descend, schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    steps: int = 1000
+    per_domain: int = 32  # images of each source domain per step
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-4
+    looks: Looks | None = None  # random looks as augmentation, one per image
+    every: int = 100  # steps between validations
+
+
+class Erm:
+    """Trains the backbone it is given, in place."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        train: DomainDataset,
+        validation: DomainDataset,
+        preprocessing: Preprocessing,
+        config: Config,
+        fabric: Fabric,
+    ) -> None:
+        self.backbone = backbone.to(fabric.device)
+        self.data, self.validation, self.preprocessing = train, validation, preprocessing
+        self.config, self.fabric = config, fabric
+        self.optimizer = torch.optim.AdamW(
+            self.backbone.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+
+    def update(self, step: int, generator: torch.Generator) -> Metrics:
+        schedule(self.optimizer, self.config.learning_rate, step, self.config.steps)
+        drawn = minibatch(self.data, self.config.per_domain, generator)
+        pixels = drawn.images.to(self.fabric.device)
+        if self.config.looks is not None:
+            each = torch.arange(len(pixels), device=pixels.device)
+            pixels = apply_looks(pixels, each, generator, self.config.looks)
+        self.backbone.train()
+        with self.fabric.autocast():
+            logits = self.backbone(self.preprocessing(pixels))
+            loss = F.cross_entropy(logits, drawn.labels.to(self.fabric.device))
+        descend(self.fabric, self.optimizer, loss)
+        return {"loss": loss.item()}
+
+    def validate(self) -> Metrics:
+        self.backbone.eval()
+        scores = [
+            accuracy(self._answer, domain, self.preprocessing, 1, self.fabric.device)
+            for domain in self.validation.domains
+        ]
+        return {"score": sum(scores) / len(scores)}
+
+    def state(self) -> dict[str, Any]:
+        return {"backbone": self.backbone.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.backbone.load_state_dict(state["backbone"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.backbone.state_dict()
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        self.backbone.load_state_dict(weights)
+        self.backbone.eval()
+
+    def _answer(self, images: Tensor, groups: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            return self.backbone(images)  # type: ignore[no-any-return]

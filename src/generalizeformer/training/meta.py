@@ -1,0 +1,136 @@
+"""Meta-training of φ (Alg. 1, meta-generalization stage, Eq. 5), on (model, domain) pairs.
+
+A pair is a source model and a domain to carry it to. Where the pairs come from is the recipe's choice:
+the paper's `joint` episodes use the one model and every source domain; `held-out` episodes use, for each
+domain, a model that never saw it. Random looks turn any domain into many. Each group is answered by
+`GeneralizeFormer.forward`, the same call as at test time, and φ learns from its cross-entropy.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.nn import functional as F
+
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.domains import Domain
+from generalizeformer.data.episodes import Episode, episode, group_sizes
+from generalizeformer.data.looks import Config as Looks
+from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.training._loop import Metrics
+from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._together import descend, schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    steps: int = 1000
+    images: int = 80  # per step, over all groups
+    sizes: tuple[int, ...] = (1, 4, 20)  # of groups, drawn anew for every group
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    clip: float = 1.0  # norm of φ's gradient: one strange batch must not throw it off
+    looks: Looks | None = None  # random looks as pseudo-domains, one per group
+    look_share: float = 0.5  # of the steps that use them
+    average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
+    every: int = 100  # steps between validations
+    validation_sizes: tuple[int, ...] = field(default=(1, 20))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source model, a domain to carry it to, and how often the pair is drawn."""
+
+    model: GeneralizeFormer  # all pairs share one generator
+    train: Domain
+    validation: Domain
+    weight: float = 1.0
+
+
+class Meta:
+    """Trains the generator that the pairs' models share. Their backbones stay as they are."""
+
+    def __init__(
+        self, pairs: list[Pair], preprocessing: Preprocessing, config: Config, fabric: Fabric
+    ) -> None:
+        self.pairs, self.preprocessing, self.config, self.fabric = (
+            pairs,
+            preprocessing,
+            config,
+            fabric,
+        )
+        self.generator = pairs[0].model.generator
+        assert all(pair.model.generator is self.generator for pair in pairs)
+        self.optimizer = torch.optim.AdamW(
+            self.generator.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self.smooth = {name: value.clone() for name, value in self.generator.state_dict().items()}
+
+    def update(self, step: int, generator: torch.Generator) -> Metrics:
+        schedule(self.optimizer, self.config.learning_rate, step, self.config.steps)
+        weights = torch.tensor([pair.weight for pair in self.pairs])
+        pair = self.pairs[int(torch.multinomial(weights, 1, generator=generator))]
+        drawn = self._draw(pair.train, generator)
+        labels = drawn.labels.to(self.fabric.device)
+        self.generator.train()
+        with self.fabric.autocast():
+            logits = pair.model(self.preprocessing(drawn.images), drawn.groups)
+            loss = F.cross_entropy(logits, labels)
+        descend(self.fabric, self.optimizer, loss, self.config.clip)
+        self._smooth(step)
+        return {
+            "loss": loss.item(),
+            "accuracy": 100 * (logits.argmax(1) == labels).float().mean().item(),
+        }
+
+    def validate(self) -> Metrics:
+        """Weighted accuracy over the pairs' validation parts, mean over the group sizes, with averaged weights."""
+        raw = {name: value.clone() for name, value in self.generator.state_dict().items()}
+        self.load_weights(self.smooth)
+        metrics: Metrics = {}
+        for size in self.config.validation_sizes:
+            scores = [pair.weight * self._accuracy(pair, size) for pair in self.pairs]
+            metrics[f"accuracy_{size}"] = sum(scores) / sum(pair.weight for pair in self.pairs)
+        self.generator.load_state_dict(raw)
+        return metrics | {"score": sum(metrics.values()) / len(metrics)}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "generator": self.generator.state_dict(),
+            "smooth": self.smooth,
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.generator.load_state_dict(state["generator"])
+        self.smooth = {n: v.to(self.fabric.device) for n, v in state["smooth"].items()}
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.smooth
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        self.generator.load_state_dict(weights)
+        self.generator.eval()
+
+    def _draw(self, domain: Domain, generator: torch.Generator) -> Episode:
+        sizes = tuple(min(size, len(domain)) for size in self.config.sizes)
+        drawn = episode(domain, group_sizes(self.config.images, sizes, generator), generator)
+        pixels, groups = drawn.images.to(self.fabric.device), drawn.groups.to(self.fabric.device)
+        share = self.config.look_share if self.config.looks is not None else 0.0
+        if self.config.looks is not None and float(torch.rand(1, generator=generator)) < share:
+            pixels = apply_looks(pixels, groups, generator, self.config.looks)
+        return Episode(pixels, drawn.labels, groups)
+
+    def _smooth(self, step: int) -> None:
+        decay = min(
+            self.config.average, (step + 1) / (step + 10)
+        )  # young averages must not remember the start
+        for name, value in self.generator.state_dict().items():
+            self.smooth[name] = decay * self.smooth[name] + (1 - decay) * value
+
+    def _accuracy(self, pair: Pair, size: int) -> float:
+        return accuracy(pair.model, pair.validation, self.preprocessing, size, self.fabric.device)

@@ -1,0 +1,175 @@
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from generalizeformer.core.slots import Kind, Selection, Slot, find_slots, stage_of
+from generalizeformer.errors import SlotError
+
+from .nets import EVERYTHING, Net, architecture, digits
+
+SHAPES: dict[Kind, int] = {"norm": 1, "classifier": 2, "linear": 2, "conv": 4}
+
+
+@st.composite
+def slots_with_values(draw: st.DrawFn) -> tuple[Slot, dict[str, torch.Tensor]]:
+    kind = draw(st.sampled_from(list(SHAPES)))
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=SHAPES[kind], max_size=SHAPES[kind])))
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = (("weight", shape),)
+    if draw(st.booleans()):
+        shapes = (*shapes, ("bias", shape[:1]))
+    lead = draw(st.sampled_from([(), (1,), (3,), (2, 3)]))
+    slot = Slot("some.layer", kind, shapes)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    values = {f"some.layer.{s}": torch.randn(*lead, *own, generator=generator) for s, own in shapes}
+    return slot, values
+
+
+@settings(deadline=None, max_examples=60)
+@given(slots_with_values())
+def test_parameters_are_the_inverse_of_rows(drawn: tuple[Slot, dict[str, torch.Tensor]]) -> None:
+    slot, values = drawn
+    matrix = slot.rows(values)
+    again = slot.parameters(matrix)
+    assert matrix.shape[-2:] == slot.size
+    assert again.keys() == values.keys()
+    assert all(torch.equal(again[name], values[name]) for name in values)
+
+
+@settings(deadline=None, max_examples=30)
+@given(slots_with_values())
+def test_rows_are_the_inverse_of_parameters(drawn: tuple[Slot, dict[str, torch.Tensor]]) -> None:
+    slot, _ = drawn
+    matrix = torch.randn(3, *slot.size)
+    assert torch.equal(slot.rows(slot.parameters(matrix)), matrix)
+
+
+def test_a_norm_slot_has_gamma_and_beta_as_rows() -> None:
+    slot = Slot("n", "norm", (("weight", (3,)), ("bias", (3,))))
+    rows = slot.rows({"n.weight": torch.tensor([1.0, 2, 3]), "n.bias": torch.tensor([4.0, 5, 6])})
+    assert rows.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_a_linear_slot_has_one_row_per_output_and_the_bias_as_last_column() -> None:
+    slot = Slot("l", "linear", (("weight", (2, 3)), ("bias", (2,))))
+    weight = torch.tensor([[1.0, 2, 3], [4, 5, 6]])
+    rows = slot.rows({"l.weight": weight, "l.bias": torch.tensor([7.0, 8])})
+    assert rows.tolist() == [[1, 2, 3, 7], [4, 5, 6, 8]]
+
+
+def test_the_default_selects_every_norm_layer_and_the_classifier() -> None:
+    backbone = architecture("torchvision resnet18")
+    expected = [n for n, m in backbone.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    assert [slot.layer for slot in find_slots(backbone, Selection())] == [*expected, "fc"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers"),
+    [("norm", ["norm"]), ("classifier", ["fc"]), ("linear", ["hidden"]), ("conv", ["conv"])],
+)
+def test_each_kind_selects_its_own_layers_only(kind: Kind, layers: list[str]) -> None:
+    assert [slot.layer for slot in find_slots(Net(), Selection(kinds=(kind,)))] == layers
+
+
+def test_stages_restrict_everything_but_the_classifier() -> None:
+    backbone = architecture("torchvision resnet18")
+    slots = find_slots(backbone, Selection(stages=("layer1", "layer3")))
+    assert {slot.stage for slot in slots if slot.kind == "norm"} == {"layer1", "layer3"}
+    assert [slot.layer for slot in slots if slot.kind == "classifier"] == ["fc"]
+
+
+def test_a_stage_can_be_one_entry_of_a_list_of_blocks() -> None:
+    slots = find_slots(digits(), Selection(kinds=("norm",), stages=("blocks.3",)))
+    assert [slot.layer for slot in slots] == ["blocks.3.1"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "stage"),
+    [("layer1.0.bn1", "layer1"), ("blocks.3.1", "blocks.3"), ("blocks.13.norm1", "blocks.13")]
+    + [("bn1", "bn1"), ("features.2", "features.2")],
+)
+def test_stage_of(layer: str, stage: str) -> None:
+    assert stage_of(layer) == stage
+
+
+def test_exclude_leaves_out_a_layer_and_all_below_a_name_but_not_names_that_merely_begin_alike() -> (
+    None
+):
+    backbone = architecture("torchvision resnet18")
+    names = [s.layer for s in find_slots(backbone, Selection(exclude=("layer1", "fc", "bn")))]
+    assert names
+    assert not [name for name in names if name.startswith("layer1.")]
+    assert "fc" not in names
+    assert "bn1" in names
+
+
+def test_where_nothing_matches_the_error_names_what_exists() -> None:
+    with pytest.raises(SlotError) as error:
+        find_slots(digits(), Selection(kinds=("linear",)))
+    assert "'norm': 4" in str(error.value)
+    assert "blocks.3" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kinds", [("norm",), ("norm", "classifier")])
+def test_a_stage_that_does_not_exist_is_refused_even_if_the_classifier_would_be_left(
+    kinds: tuple[Kind, ...],
+) -> None:
+    with pytest.raises(SlotError, match=r"no stages \['layer9'\]; choose from \['blocks.0'"):
+        find_slots(digits(), Selection(kinds=kinds, stages=("blocks.1", "layer9")))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(SlotError, match="'bias'.*choose from.*'norm'"):
+        Selection(kinds=("bias",))  # type: ignore[arg-type]
+
+
+def test_convolutions_that_pad_or_standardise_by_themselves_are_no_slots() -> None:
+    backbone = architecture("tf_efficientnet_lite0")
+    chosen = {slot.layer for slot in find_slots(backbone, Selection(kinds=("conv",)))}
+    same = {n for n, m in backbone.named_modules() if type(m).__name__ == "Conv2dSame"}
+    assert same
+    assert chosen
+    assert not chosen & same
+
+
+def test_the_output_projection_of_attention_is_no_slot() -> None:
+    attention = nn.MultiheadAttention(8, 2)
+    backbone = nn.Sequential(attention, nn.Linear(8, 8), nn.Linear(8, 3))
+    chosen = [slot.layer for slot in find_slots(backbone, EVERYTHING)]
+    assert chosen == ["1", "2"]
+
+
+def test_parameters_of_gives_the_tensors_of_the_backbone_without_a_graph() -> None:
+    backbone = digits()
+    params = find_slots(backbone, EVERYTHING).parameters_of(backbone)
+    own = dict(backbone.named_parameters())
+    assert params.keys() == own.keys()
+    assert all(params[n].data_ptr() == own[n].data_ptr() for n in own)
+    assert not any(value.requires_grad for value in params.values())
+
+
+def test_a_classifier_that_computes_something_else_than_linear_is_refused() -> None:
+    class Cosine(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 10 * nn.functional.normalize(x) @ nn.functional.normalize(self.weight).T
+
+    backbone = Net()
+    backbone.fc = Cosine(6, 4)
+    with pytest.raises(SlotError, match=re.escape("fc: Cosine does not compute what Linear")):
+        find_slots(backbone, Selection())
+    assert len(find_slots(backbone, Selection(kinds=("norm",)))) == 1
+
+
+def test_a_classifier_that_overrides_linear_but_computes_the_same_is_taken() -> None:
+    class Logged(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+    backbone = Net()
+    backbone.fc = Logged(6, 4)
+    assert "fc" in [slot.layer for slot in find_slots(backbone, Selection())]
