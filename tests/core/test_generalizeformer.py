@@ -97,13 +97,10 @@ def test_the_target_loss_reaches_no_parameter_of_the_source(generator: str, name
     [Selection(), EVERYTHING, *[Selection(kinds=(k,)) for k in EVERYTHING.kinds]],
     ids=lambda selection: "+".join(selection.kinds),
 )
-@pytest.mark.parametrize("build", [small, digits])
 def test_an_untrained_generator_gives_the_source_parameters_bit_for_bit(
-    generator: str, selection: Selection, build: Callable[[], nn.Module]
+    generator: str, selection: Selection
 ) -> None:
-    backbone = build()
-    if build is digits and selection.kinds == ("linear",):
-        pytest.skip("DigitNet has no such layer")
+    backbone = small()
     model = model_of(backbone, GENERATORS[generator], selection=selection)
     source, target = model.slots.parameters_of(backbone), model.generate(images(6), GROUPS)
     assert target.keys() == source.keys()
@@ -137,8 +134,8 @@ def test_generated_parameters_are_those_that_answer() -> None:
     answers = model(x, GROUPS)
     for number, group in enumerate([-2, 4, 9]):
         own = {name: value[number] for name, value in target.items()}
-        expected = torch.func.functional_call(backbone, own, (x[GROUPS == group],))
-        torch.testing.assert_close(answers[GROUPS == group], expected, rtol=0, atol=1e-8)
+        expected = torch.func.functional_call(backbone, own, (x[group == GROUPS],))
+        torch.testing.assert_close(answers[group == GROUPS], expected, rtol=0, atol=1e-8)
 
 
 def use_forward(model: GeneralizeFormer, folder: Path) -> None:

@@ -87,7 +87,7 @@ def test_black_images_are_answered_with_finite_logits(generator: str) -> None:
 
 def test_half_precision_images_are_accepted_under_autocast_only() -> None:
     x = images(2, dtype=torch.bfloat16)
-    with pytest.raises(ImageError, match="bfloat16 for a torch.float32 model"):
+    with pytest.raises(ImageError, match=r"bfloat16 for a torch\.float32 model"):
         check_images(x, Net())
     with torch.autocast("cpu", torch.bfloat16):
         check_images(x, Net())

@@ -158,3 +158,10 @@ def test_extreme_logits_give_finite_values_and_gradients(name: str, dtype: torch
     values[1, 1] = values[1, 1].flip(0)
     assert LOSSES[name](values).isfinite().all()
     assert gradient(LOSSES[name], values).isfinite().all()
+
+
+def test_memo_of_a_class_that_no_view_can_be_is_that_of_the_other_classes() -> None:
+    values = logits(3, 2, 4)
+    values[..., 1] = -torch.inf
+    expected = marginal_entropy(values[..., [0, 2, 3]])
+    torch.testing.assert_close(marginal_entropy(values), expected, rtol=0, atol=1e-12)

@@ -156,8 +156,14 @@ class ChannelsFirst(nn.LayerNorm):
 
 @pytest.mark.parametrize(
     "norm",
-    [SquaredScale(8), OneMore(8), OwnStatistics(8), Loud(8), ChannelsFirst(8)]
-    + [timm.layers.EvoNorm2dB0(8)],
+    [
+        SquaredScale(8),
+        OneMore(8),
+        OwnStatistics(8),
+        Loud(8),
+        ChannelsFirst(8),
+        timm.layers.EvoNorm2dB0(8),
+    ],
     ids=lambda norm: type(norm).__name__,
 )
 def test_a_subclass_that_computes_something_else_is_refused_by_name(norm: nn.Module) -> None:

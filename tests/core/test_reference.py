@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .nets import Net, architecture, images, lived, model_of
+from .nets import Net, architecture, images, lived, model_of, perturb
 
 GROUPS = torch.tensor([4, -2, 9, 4, 9, 9])
 
@@ -45,8 +45,6 @@ def test_after_calibration_the_source_images_have_mean_zero_and_variance_one(
 
 
 def test_calibrating_changes_what_a_trained_model_answers() -> None:
-    from .nets import perturb
-
     model, x = perturb(model_of(layer_norm_net())), images(6)
     before = model(x, GROUPS)
     model.calibrate(3 * images(6, seed=4))

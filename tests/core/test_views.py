@@ -42,7 +42,9 @@ def test_another_seed_gives_other_views() -> None:
 
 @settings(deadline=None, max_examples=10)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 50))
-def test_the_views_of_an_image_do_not_depend_on_its_batch(mates: int, count: int, seed: int) -> None:
+def test_the_views_of_an_image_do_not_depend_on_its_batch(
+    mates: int, count: int, seed: int
+) -> None:
     x = images(1 + mates, 9, seed=seed)
     alone = views(x[:1], count)
     torch.testing.assert_close(views(x, count)[:, :1], alone, rtol=0, atol=1e-10)

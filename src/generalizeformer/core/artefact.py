@@ -82,7 +82,8 @@ def read(folder: Path, config: type[Any]) -> Stored:
             f"{folder / CONFIG}: damaged ({error}); save the model again"
         ) from None
     try:
-        tensors = load_file(folder / WEIGHTS)
+        # Copied, because what safetensors gives is the mapped file: writing to that would change the model.
+        tensors = {name: value.clone() for name, value in load_file(folder / WEIGHTS).items()}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{folder / WEIGHTS}: cut short, damaged or missing ({str(error).splitlines()[0]}); copy or save it again"
@@ -121,10 +122,10 @@ def fill(model: nn.Module, stored: Stored) -> None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing, so {path.parent} is not a saved model") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise CheckpointError(f"{path}: not readable ({error}); save the model again") from None
     if not isinstance(content, dict) or content.get("library") != "generalizeformer":
         raise CheckpointError(
@@ -139,5 +140,5 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
+    partial.write_text(text, "utf-8")
     os.replace(partial, path)

@@ -1,0 +1,372 @@
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from generalizeformer.core.artefact import CONFIG, README, WEIGHTS
+from generalizeformer.core.backbones import DigitNet, build_backbone
+from generalizeformer.core.card import Card
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.guard import Guard
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.slots import Selection
+from generalizeformer.errors import CheckpointError
+
+from .nets import (
+    CHANNELS,
+    GENERATORS,
+    Net,
+    assert_unchanged,
+    digits,
+    images,
+    lived,
+    perturb,
+    perturbed,
+    state,
+)
+
+GROUPS = torch.tensor([4, -2, 9, 4, 9, 9])
+CLASSES = ("zero", "one", "two", "three")
+BOTH = pytest.mark.parametrize("generator", list(GENERATORS))
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+def by_name(
+    generator: Any = CHANNELS, dtype: torch.dtype = torch.float32, **config: Any
+) -> GeneralizeFormer:
+    """A trained model around a backbone that is known by its name."""
+    torch.manual_seed(0)
+    backbone = lived(build_backbone("digits-small", 4, channels=3)).to(dtype)
+    card = Card(
+        classes=CLASSES,
+        architecture="digits-small",
+        preprocessing=Preprocessing(size=16),
+        source_accuracy=87.5,
+        adapted_accuracy=91.25,
+    )
+    return perturb(GeneralizeFormer(backbone, Config(generator=generator, **config), card)).eval()
+
+
+def assert_same(loaded: GeneralizeFormer, model: GeneralizeFormer) -> None:
+    own, stored = model.state_dict(), loaded.state_dict()
+    assert own.keys() == stored.keys()
+    for name, value in own.items():
+        assert stored[name].dtype == value.dtype, name
+        assert torch.equal(stored[name], value), name
+    assert loaded.config == model.config
+    assert loaded.card == model.card
+    x = images(6, dtype=next(model.backbone.parameters()).dtype)
+    assert torch.equal(loaded(x, GROUPS), model(x, GROUPS))
+
+
+@BOTH
+@DTYPES
+def test_a_model_by_name_comes_back_exactly(
+    generator: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = by_name(GENERATORS[generator], dtype)
+    model.save_pretrained(tmp_path)
+    assert_same(GeneralizeFormer.from_pretrained(tmp_path), model)
+
+
+@BOTH
+@DTYPES
+def test_a_model_of_one_s_own_class_comes_back_exactly(
+    generator: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = perturbed(lived(Net()).to(dtype), GENERATORS[generator])
+    model.save_pretrained(tmp_path)
+    assert_same(GeneralizeFormer.from_pretrained(tmp_path, backbone=Net()), model)
+
+
+def test_every_setting_comes_back(tmp_path: Path) -> None:
+    selection = Selection(kinds=("norm",), stages=("blocks.1", "blocks.2"), exclude=("blocks.1",))
+    model = by_name(selection=selection, loss="memo", views=3, guard=Guard(limit=0.2, steps=2))
+    model.save_pretrained(tmp_path)
+    assert_same(GeneralizeFormer.from_pretrained(tmp_path), model)
+
+
+def test_calibration_comes_back(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = perturbed(lived(Net(nn.LayerNorm(8), tokens=True)))
+    model.calibrate(images(6))
+    model.save_pretrained(tmp_path)
+    other = Net(nn.LayerNorm(8), tokens=True)
+    assert_same(GeneralizeFormer.from_pretrained(tmp_path, backbone=other), model)
+
+
+def test_a_loaded_model_answers_without_being_told_to_stop_training(tmp_path: Path) -> None:
+    model = by_name()
+    model.train()
+    model.save_pretrained(tmp_path)
+    loaded = GeneralizeFormer.from_pretrained(tmp_path)
+    x = images(6, dtype=torch.float32)
+    assert not loaded.generator.training
+    assert torch.equal(loaded(x), loaded(x))
+
+
+def test_a_loaded_model_can_be_trained_further(tmp_path: Path) -> None:
+    by_name().save_pretrained(tmp_path)
+    loaded = GeneralizeFormer.from_pretrained(tmp_path)
+    loaded(images(6, dtype=torch.float32)).square().sum().backward()
+    assert all(p.grad is not None for p in loaded.generator.parameters())
+
+
+def test_saving_a_loaded_model_writes_the_same_bytes(tmp_path: Path) -> None:
+    by_name().save_pretrained(tmp_path / "a")
+    GeneralizeFormer.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
+    for name in (WEIGHTS, CONFIG):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_the_lent_backbone_is_not_written_to_by_loading(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = perturbed(lived(Net()))
+    model.save_pretrained(tmp_path)
+    lent = Net().train()
+    before = state(lent)
+    loaded = GeneralizeFormer.from_pretrained(tmp_path, backbone=lent)
+    loaded(images(6), GROUPS)
+    assert loaded.backbone is not lent
+    assert_unchanged(lent, before)
+
+
+def test_a_folder_holds_three_files_and_no_leftovers(tmp_path: Path) -> None:
+    model = by_name()
+    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {WEIGHTS, CONFIG, README}
+
+
+def test_the_readme_names_classes_and_accuracy(tmp_path: Path) -> None:
+    by_name().save_pretrained(tmp_path)
+    text = (tmp_path / README).read_text("utf-8")
+    assert all(name in text for name in CLASSES)
+    assert "87.5 %" in text
+    assert "91.2 %" in text
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("good")
+    by_name().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    """A sound folder that a test may damage."""
+    for file in good.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def refusal(folder: Path | str, names: str | Path, **kwargs: Any) -> str:
+    """The one line with which the folder is refused; it names the file or folder."""
+    with pytest.raises(CheckpointError) as error:
+        GeneralizeFormer.from_pretrained(folder, **kwargs)
+    text = str(error.value)
+    assert "\n" not in text
+    assert str(names) in text
+    return text
+
+
+@settings(deadline=None, max_examples=12)
+@given(part=st.floats(0, 0.999))
+def test_weights_cut_short_anywhere_are_refused(
+    good: Path, tmp_path_factory: pytest.TempPathFactory, part: float
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    for file in good.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    content = (good / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: int(part * len(content))])
+    assert "cut short, damaged or missing" in refusal(folder, folder / WEIGHTS)
+
+
+@settings(deadline=None, max_examples=12)
+@given(part=st.floats(0, 0.99))
+def test_a_config_cut_short_anywhere_is_refused(
+    good: Path, tmp_path_factory: pytest.TempPathFactory, part: float
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    for file in good.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    content = (good / CONFIG).read_bytes()
+    (folder / CONFIG).write_bytes(content[: int(part * len(content))])
+    assert "not readable" in refusal(folder, folder / CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\xff\xfe\x00binary", "not readable"),
+        (b"[1, 2]", "another library"),
+        (b"null", "another library"),
+        (b'{"model_type": "bert", "hidden_size": 768}', "another library"),
+        (b'{"library": "generalizeformer", "format": 2}', "format 2, but this version reads 1"),
+        (b'{"library": "generalizeformer"}', "format None"),
+        (b'{"library": "generalizeformer", "format": 1}', "damaged"),
+        (b'{"library": "generalizeformer", "format": 1, "model": [], "card": {}}', "damaged"),
+        (b'{"library": "generalizeformer", "format": 1, "model": {}, "card": null}', "damaged"),
+        (b"[" * 100_000, "not readable"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else None,
+)
+def test_a_config_that_is_not_ours_is_refused(folder: Path, content: bytes, text: str) -> None:
+    (folder / CONFIG).write_bytes(content)
+    assert text in refusal(folder, folder / CONFIG)
+
+
+def edit(folder: Path, *path: str, value: Any) -> None:
+    content = json.loads((folder / CONFIG).read_text())
+    at = content
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    (folder / CONFIG).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text"),
+    [
+        (("model", "vews"), 3, "no setting 'vews'"),
+        (("model", "generator", "dephth"), 3, "no setting 'generator.dephth'"),
+        (("card", "preprocessing", "crop"), 3, "no setting 'preprocessing.crop'"),
+        (("model", "loss"), "hinge", "setting loss"),
+        (("model", "generator", "heads"), 7, "not a multiple of 7 heads"),
+        (("model", "guard"), {"limit": -1}, "setting guard"),
+        (("card", "classes"), "abc", "setting classes"),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_setting_that_is_unknown_or_impossible_is_refused_by_name(
+    folder: Path, path: tuple[str, ...], value: Any, text: str
+) -> None:
+    edit(folder, *path, value=value)
+    assert text in refusal(folder, folder / CONFIG)
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    assert "no such model folder" in refusal(tmp_path / "nothing", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["nothing", "./a/nothing", "a/b/nothing"])
+def test_a_missing_relative_folder_is_not_sought_on_the_hub(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)
+    assert "no such model folder" in refusal(name, name)
+
+
+def test_a_repository_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> str:
+        raise OSError("offline\nwith a long story")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    assert "could be fetched (offline)" in refusal("someone/model", "someone/model")
+
+
+def test_a_repository_is_loaded_from_its_snapshot(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+
+    def fetch(name: str, **kwargs: Any) -> str:
+        asked.update(kwargs, name=name)
+        return str(good)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    loaded = GeneralizeFormer.from_pretrained("someone/model", revision="v1")
+    assert asked == {"name": "someone/model", "revision": "v1"}
+    assert loaded.card.classes == CLASSES
+
+
+def test_a_folder_without_config_is_no_saved_model(folder: Path) -> None:
+    (folder / CONFIG).unlink()
+    assert "is not a saved model" in refusal(folder, folder / CONFIG)
+
+
+def test_a_file_in_place_of_a_folder_is_refused(folder: Path) -> None:
+    refusal(folder / WEIGHTS, folder / WEIGHTS)
+
+
+def test_missing_weights_are_refused(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    refusal(folder, folder / WEIGHTS)
+
+
+def test_empty_weights_are_refused(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes(b"")
+    refusal(folder, folder / WEIGHTS)
+
+
+def test_a_folder_in_place_of_weights_is_refused(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).mkdir()
+    refusal(folder, folder / WEIGHTS)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+@pytest.mark.parametrize("write", ["pickle", "torch"])
+def test_pickles_are_refused_without_being_loaded(folder: Path, write: str) -> None:
+    if write == "pickle":
+        (folder / WEIGHTS).write_bytes(pickle.dumps(Bomb()))
+    else:
+        torch.save({"weights": Bomb()}, folder / WEIGHTS)
+    refusal(folder, folder / WEIGHTS)
+
+
+@pytest.mark.parametrize("widths", [(16, 24, 32, 65), (16, 24, 32, 64, 64)])
+def test_another_backbone_is_refused(folder: Path, widths: tuple[int, ...]) -> None:
+    text = refusal(folder, folder / WEIGHTS, backbone=DigitNet(4, widths, 3))
+    assert "belongs to another backbone" in text
+
+
+def test_weights_of_another_architecture_are_refused(folder: Path) -> None:
+    edit(folder, "card", "architecture", value="digits")
+    assert "does not fit the model" in refusal(folder, folder / WEIGHTS)
+
+
+def test_a_class_of_one_s_own_is_asked_for(tmp_path: Path) -> None:
+    model = perturbed(digits())
+    model.card = Card(backbone="DigitNet")
+    model.save_pretrained(tmp_path)
+    text = refusal(tmp_path, tmp_path)
+    assert "DigitNet" in text
+    assert "backbone=" in text
+
+
+def test_a_loaded_model_does_not_hang_on_its_file(folder: Path) -> None:
+    loaded = GeneralizeFormer.from_pretrained(folder)
+    before = copy.deepcopy(loaded.state_dict())
+    size = (folder / WEIGHTS).stat().st_size
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.write(bytes(size))
+    assert all(torch.equal(value, before[name]) for name, value in loaded.state_dict().items())
+
+
+def test_a_model_saved_over_another_is_the_new_one(tmp_path: Path) -> None:
+    by_name(GENERATORS["rows"]).save_pretrained(tmp_path)
+    model = by_name(GENERATORS["channels"])
+    model.save_pretrained(tmp_path)
+    assert_same(GeneralizeFormer.from_pretrained(tmp_path), model)
+
+
+def test_saving_does_not_disturb_the_model(tmp_path: Path) -> None:
+    model = by_name()
+    before = copy.deepcopy(model.state_dict())
+    model.save_pretrained(tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

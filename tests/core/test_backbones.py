@@ -1,0 +1,98 @@
+import builtins
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from generalizeformer.core.backbones import DigitNet, build_backbone, parameter_count, replace_head
+from generalizeformer.errors import SlotError, UserError
+
+
+def built(name: str, classes: int = 4, channels: int = 3) -> nn.Module:
+    with torch.device("meta"):
+        return build_backbone(name, classes, channels=channels)
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("digits", "generalizeformer"),
+        ("digits-small", "generalizeformer"),
+        ("resnet18", "torchvision"),
+        ("torchvision:resnet18", "torchvision"),
+        ("timm:resnet18", "timm"),
+        ("vit_tiny_patch16_224", "timm"),
+    ],
+)
+def test_a_name_is_ours_then_torchvision_s_then_timm_s_unless_it_says_which(
+    name: str, library: str
+) -> None:
+    assert type(built(name)).__module__.split(".")[0] == library
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet18", "timm:resnet18", "regnety_002"])
+def test_the_head_has_the_classes_that_were_asked_for(name: str) -> None:
+    assert built(name, 7)(torch.zeros(2, 3, 64, 64, device="meta")).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet18", "timm:resnet18"])
+def test_the_stem_has_the_channels_that_were_asked_for(name: str) -> None:
+    backbone = built(name, 7, channels=1)
+    assert backbone(torch.zeros(2, 1, 64, 64, device="meta")).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels"), [("torchvision:resnet18", 1), ("torchvision:vit_tiny_patch16_224", 3)]
+)
+def test_torchvision_by_name_is_never_quietly_timm(name: str, channels: int) -> None:
+    with pytest.raises(UserError, match="torchvision has no"):
+        built(name, channels=channels)
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="there is no 'resnet1888'; did you mean"):
+        built("resnet1888")
+
+
+def test_a_misspelt_name_of_ours_is_answered_with_ours() -> None:
+    with pytest.raises(UserError, match="did you mean 'digits-small'"):
+        built("digits-smal")
+
+
+def test_an_unknown_library_is_refused() -> None:
+    with pytest.raises(UserError, match="'keras:resnet18'; give a name, torchvision:name or timm"):
+        built("keras:resnet18")
+
+
+def test_without_timm_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without_timm(name: str, *args: object, **kwargs: object) -> object:
+        if name == "timm":
+            raise ImportError
+        return original(name, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", without_timm)
+    with pytest.raises(UserError, match=r"pip install 'generalizeformer\[timm\]'"):
+        built("regnety_002")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_32"])
+def test_replacing_the_head_keeps_everything_else(name: str) -> None:
+    with torch.device("meta"):
+        backbone = torchvision.models.get_model(name, weights=None, num_classes=10)
+        kept = {id(p) for p in backbone.parameters()}
+        replaced = replace_head(backbone, 3)
+    fresh = [n for n, p in replaced.named_parameters() if id(p) not in kept]
+    assert len(fresh) == 2
+    assert replaced.get_parameter(fresh[0]).shape[0] == 3
+
+
+def test_a_model_without_a_linear_head_cannot_get_another() -> None:
+    with torch.device("meta"), pytest.raises(SlotError, match="no Linear layer"):
+        replace_head(torchvision.models.squeezenet1_1(weights=None), 3)
+
+
+def test_parameters_are_counted() -> None:
+    assert parameter_count(DigitNet(2, (4,), 1)) == 4 * 9 + 8 + 4 * 2 + 2

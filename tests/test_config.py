@@ -1,0 +1,82 @@
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pytest
+
+from generalizeformer.config import digest, from_dict, to_dict
+from generalizeformer.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    rate: float = 0.1
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rate < 0:
+            raise ValueError("the rate must be >= 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    kind: Literal["a", "b"] = "a"
+    inner: Inner = field(default_factory=Inner)
+    other: Inner | None = None
+
+
+CONFIGS = [Outer(), Outer(kind="b", inner=Inner(names=("x", "y")), other=Inner(rate=0.0))]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_goes_out_comes_in_again(config: Outer) -> None:
+    assert from_dict(Outer, to_dict(config)) == config
+
+
+def test_absent_settings_are_the_defaults() -> None:
+    assert from_dict(Outer, {}) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ({"kinds": "a"}, "kinds"),
+        ({"inner": {"rte": 1}}, "inner.rte"),
+        ({"other": {"rte": 1}}, "other.rte"),
+    ],
+)
+def test_unknown_settings_are_refused_at_any_depth(data: dict[str, object], name: str) -> None:
+    with pytest.raises(UserError, match=f"there is no setting '{name}'"):
+        from_dict(Outer, data)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"kind": "c"}, "setting kind: .*'a' or 'b', got 'c'"),
+        ({"inner": {"rate": "fast"}}, "setting inner.rate: .*got 'fast'"),
+        ({"inner": {"rate": -1}}, "setting inner: .*rate must be >= 0"),
+        ({"inner": 3}, "setting inner"),
+        ([], "setting Outer"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_by_name(data: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError, match=text) as error:
+        from_dict(Outer, data)
+    assert "\n" not in str(error.value)
+
+
+def test_the_digest_is_the_same_for_equal_settings() -> None:
+    assert digest(Outer()) == digest(from_dict(Outer, {}))
+    assert len(digest(Outer())) == 12
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(Outer(), kind="b"),
+        replace(Outer(), inner=Inner(rate=0.2)),
+        replace(Outer(), other=Inner()),
+    ],
+)
+def test_the_digest_changes_with_every_setting(other: Outer) -> None:
+    assert digest(other) != digest(Outer())
