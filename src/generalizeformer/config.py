@@ -22,7 +22,8 @@ def from_dict(kind: type[T], data: dict[str, Any]) -> T:
     try:
         config = TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
-        first = error.errors()[0]
+        # In a union every member complains; the one whose tag fits complains of something else than the tag.
+        first = sorted(error.errors(), key=lambda e: e["loc"][-1:] == ("kind",))[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UserError(
             f"setting {where or kind.__name__}: {first['msg']}, got {first['input']!r}"

@@ -76,11 +76,12 @@ def without_gradients(seen: Observation) -> Observation:
     [("features", without_features), ("gradients", without_gradients)],
     ids=["features", "gradients"],
 )
-def test_what_the_paper_s_generator_is_not_shown_it_does_not_depend_on(
-    left_out: str, change: Any
+@BOTH
+def test_what_a_generator_is_not_shown_it_does_not_depend_on(
+    generator: str, left_out: str, change: Any
 ) -> None:
     inputs = tuple(name for name in rows.INPUTS if name != left_out)
-    model = perturbed(digits(), replace(ROWS, inputs=inputs))
+    model = perturbed(digits(), replace(GENERATORS[generator], inputs=inputs))
     seen = model.observe(images(6), GROUPS)
     before, after = generated(model, seen), generated(model, change(seen))
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.slots import Selection, find_slots
+from generalizeformer.errors import SlotError
 
 from .nets import (
     ARCHITECTURES,
@@ -271,3 +272,22 @@ def test_a_deep_copy_and_its_original_do_not_share_a_fate(part: str) -> None:
             value.mul_(2)
     assert torch.equal(model(x, GROUPS), expected)
     assert (copied(x, GROUPS) - expected).abs().amax() > 1e-4
+
+
+def test_a_model_that_changes_its_logits_before_returning_them_is_refused() -> None:
+    class Soft(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = digits()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x).softmax(1)
+
+    with pytest.raises(SlotError, match="must return the logits of one Linear layer"):
+        model_of(Soft())(images(2, dtype=torch.float64))
+
+
+def test_a_layer_without_running_statistics_is_refused_even_where_it_is_not_generated() -> None:
+    backbone = Net(nn.BatchNorm2d(8, track_running_stats=False))
+    with pytest.raises(SlotError, match="depend on the others; train with track_running_stats"):
+        model_of(backbone, selection=Selection(kinds=("classifier",)))

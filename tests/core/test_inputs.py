@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from generalizeformer.core.inputs import check_images, expected_channels
+from generalizeformer.core.inputs import accepted_channels, check_images
 from generalizeformer.errors import ImageError
 
 from .nets import GENERATORS, Net, images, lived, model_of, perturbed
@@ -94,5 +94,5 @@ def test_half_precision_images_are_accepted_under_autocast_only() -> None:
 
 
 def test_a_model_without_convolutions_takes_any_number_of_channels() -> None:
-    assert expected_channels(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) is None
+    assert accepted_channels(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) == []
     check_images(torch.zeros(2, 1, 2, 2), nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))

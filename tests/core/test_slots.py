@@ -100,15 +100,18 @@ def test_stage_of(layer: str, stage: str) -> None:
     assert stage_of(layer) == stage
 
 
-def test_exclude_leaves_out_a_layer_and_all_below_a_name_but_not_names_that_merely_begin_alike() -> (
-    None
-):
+def test_exclude_leaves_out_a_layer_and_all_below_a_name() -> None:
     backbone = architecture("torchvision resnet18")
-    names = [s.layer for s in find_slots(backbone, Selection(exclude=("layer1", "fc", "bn")))]
+    names = [s.layer for s in find_slots(backbone, Selection(exclude=("layer1", "fc")))]
     assert names
     assert not [name for name in names if name.startswith("layer1.")]
     assert "fc" not in names
-    assert "bn1" in names
+    assert "layer2.0.bn1" in names
+
+
+def test_excluding_what_is_not_there_is_refused() -> None:
+    with pytest.raises(SlotError, match="there is no layer 'bn' to exclude"):
+        find_slots(architecture("torchvision resnet18"), Selection(exclude=("bn",)))
 
 
 def test_where_nothing_matches_the_error_names_what_exists() -> None:

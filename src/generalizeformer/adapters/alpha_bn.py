@@ -119,12 +119,6 @@ def _slots(backbone: nn.Module) -> tuple[Slot, ...]:
             f"alpha_bn: {type(backbone).__name__} has no BatchNorm layer, so there are no statistics to mix; "
             "try t3a or generalizeformer"
         )
-    for name, layer in layers.items():
-        if layer.running_mean is None or layer.running_var is None:
-            raise SlotError(
-                f"alpha_bn: {name} keeps no running statistics, so there is no source to mix the batch with; train "
-                "with track_running_stats=True, or try tent"
-            )
     return tuple(Slot(name, "norm", ()) for name in layers)
 
 

@@ -64,15 +64,11 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self, backbone: nn.Module, config: Config | None = None, card: Card | None = None
     ) -> None:
         super().__init__()
-        self.config, self.card = config or Config(), card or Card()
+        self.config = config or Config()
         self.backbone = backbone
         self.slots = find_slots(backbone, self.config.selection)
         self.classes = class_count(backbone, self.slots.classifier)
-        if self.card.classes and len(self.card.classes) != self.classes:
-            raise DataError(
-                f"the classifier {self.slots.classifier!r} tells {self.classes} classes apart but "
-                f"{len(self.card.classes)} class names were given; give one name per class"
-            )
+        self.card = self._named(card or Card())
         self.network = GroupedBackbone(backbone, self.slots)
         self.reference = Reference(backbone, self.slots)
         features = backbone.get_submodule(self.slots.classifier).in_features
@@ -136,6 +132,16 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.training = mode
         self.generator.train(mode)
         return self
+
+    def _named(self, card: Card) -> Card:
+        """The card, with one name per class and the backbone's class for people."""
+        names = card.classes or tuple(str(number) for number in range(self.classes))
+        if len(names) != self.classes:
+            raise DataError(
+                f"the classifier {self.slots.classifier!r} tells {self.classes} classes apart but "
+                f"{len(names)} class names were given; give one name per class"
+            )
+        return replace(card, classes=names, backbone=card.backbone or type(self.backbone).__name__)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         artefact.save(save_directory, self.state_dict(), self.config, self.card)

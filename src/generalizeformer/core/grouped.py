@@ -3,8 +3,11 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.layers import (
@@ -54,6 +57,7 @@ class GroupedBackbone:
         kinds = {slot.layer: slot.kind for slot in slots} | {slots.classifier: "classifier"}
         self.network = self._twin(backbone, "", dict(kinds), {})
         self.storage: tuple[int, ...] = ()
+        self.checked = False
 
     def run(
         self, images: Images, grouping: Grouping, params: Params, *, watch: bool = False
@@ -70,16 +74,16 @@ class GroupedBackbone:
         call.grouping, call.params = Grouping(ids, sizes), params
         call.watched = {} if watch else None
         logits = self.network(images)
-        features, watched = call.features, call.watched or {}
-        self._check(logits)
-        call.grouping, call.params, call.watched = (
-            None,
-            {},
-            None,
-        )  # keep no tensor alive between calls
+        features = self._check(logits)
+        watched = call.watched or {}
+        # Keep no tensor alive between calls.
+        call.grouping, call.params, call.watched = None, {}, None
         call.features = call.logits = None
-        assert features is not None
         return Output(logits, features, watched)
+
+    def compile(self, **options: Any) -> None:
+        """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""
+        self.traced = torch.compile(self.traced, dynamic=True, **options)  # type: ignore[method-assign]
 
     def follow(self) -> None:
         """Catches up with a backbone that was moved, cast or replaced tensor by tensor since the last call."""
@@ -93,9 +97,10 @@ class GroupedBackbone:
             }
         self.storage = storage
 
-    def _check(self, logits: Tensor) -> None:
-        seen = self.call.logits
-        if seen is None or self.call.features is None or self.call.features.dim() != 2:
+    def _check(self, logits: Tensor) -> Features:
+        """The features the classifier saw, once it is sure that its outputs are the model's."""
+        seen, features = self.call.logits, self.call.features
+        if seen is None or features is None or features.dim() != 2:
             raise SlotError(
                 "the classifier never ran, or not on one feature vector per image; name it with "
                 "Selection(classifier=...)"
@@ -106,27 +111,36 @@ class GroupedBackbone:
                 f"the model returns {got} but its classifier gives {tuple(seen.shape)}: that is not the layer whose "
                 "output are the logits; name it with Selection(classifier=...)"
             )
+        if not self.checked and not torch.compiler.is_compiling():
+            if not torch.allclose(logits, seen, 0, 0, equal_nan=True):
+                raise SlotError(
+                    "the model changes its classifier's outputs before it returns them (a softmax, or a mean over "
+                    "heads?); it must return the logits of one Linear layer"
+                )
+            self.checked = True  # looking once is enough, and looking makes a GPU wait
+        return features
 
     def _twin(
         self, lent: nn.Module, name: str, kinds: dict[str, str], made: dict[int, nn.Module]
     ) -> nn.Module:
         if id(lent) in made:  # a module used in two places stays one module
             return made[id(lent)]
-        twin = copy.copy(
-            lent
-        )  # shares _buffers with the lent module: moving that one moves this one
+        if isinstance(lent, _BatchNorm) and lent.running_var is None:
+            raise SlotError(
+                f"{name}: this {type(lent).__name__} keeps no running statistics, so the answer for an image would "
+                "depend on the others; train with track_running_stats=True"
+            )
+        # A shallow copy shares _buffers with the lent module: moving that one moves this one.
+        twin = copy.copy(lent)
         twin.training = False
         self.twins.append((twin, lent))
-        twin._modules = {
-            child: None
-            if module is None
-            else self._twin(module, f"{name}.{child}".lstrip("."), kinds, made)
-            for child, module in lent._modules.items()
-        }
-        if isinstance(
-            twin, nn.TransformerEncoderLayer
-        ):  # its fused path would read norm weights by itself
-            twin.activation_relu_or_gelu = 0
+        twin._modules = dict(lent._modules)
+        for child, module in lent._modules.items():
+            if module is not None:
+                path = f"{name}.{child}".lstrip(".")
+                twin._modules[child] = self._twin(module, path, kinds, made)
+        if isinstance(twin, nn.TransformerEncoderLayer):
+            twin.activation_relu_or_gelu = 0  # its fused path would read norm weights by itself
         if name in kinds:
             twin = self.layers[kinds[name]](name, twin, self.call).eval()
         made[id(lent)] = twin

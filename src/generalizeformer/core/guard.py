@@ -35,19 +35,17 @@ def guarded(
 ) -> Params:
     """The generated parameters, each group's pulled back towards the source as far as its guard demands."""
     share = torch.zeros_like(seen.grouping.sizes)
-    for step in range(
-        guard.steps
-    ):  # from all the way down to a fraction; the last resort, 0, is the source
+    # From all the way down to a fraction of it; what no step satisfies stays at 0, the source.
+    for step in range(guard.steps):
         trial = 1 - step / guard.steps
         undecided = share == 0
         if not undecided.any():
             break
-        moved = network.run(
-            seen.images, seen.grouping, between(source, target, torch.full_like(share, trial))
-        )
-        accepted = (
-            distance(seen.logits, moved.logits, seen.grouping) <= guard.limit
-        )  # False for nan
+        with torch.no_grad():
+            moved = network.run(
+                seen.images, seen.grouping, between(source, target, torch.full_like(share, trial))
+            )
+        accepted = distance(seen.logits, moved.logits, seen.grouping) <= guard.limit  # not for nan
         share = torch.where(undecided & accepted, trial, share)
     return between(source, target, share)
 

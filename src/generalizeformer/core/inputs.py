@@ -17,10 +17,10 @@ def check_images(images: Tensor, backbone: nn.Module) -> None:
             f"images: got shape {tuple(images.shape)}; give a non-empty batch of shape (N, C, H, W)"
         )
     _check_dtype(images, backbone)
-    channels = expected_channels(backbone)
-    if channels is not None and images.shape[1] != channels:
+    channels = accepted_channels(backbone)
+    if channels and images.shape[1] not in channels:
         raise ImageError(
-            f"images: got {images.shape[1]} channels; this model takes {channels}; convert the images first"
+            f"images: got {images.shape[1]} channels; this model takes {channels[0]}; convert the images first"
         )
     if not torch.isfinite(images).all():
         bad = (~torch.isfinite(images)).flatten(1).any(1).nonzero().flatten().tolist()
@@ -29,12 +29,9 @@ def check_images(images: Tensor, backbone: nn.Module) -> None:
         )
 
 
-def expected_channels(backbone: nn.Module) -> int | None:
-    """Channels of the first convolution, where there is one."""
-    for module in backbone.modules():
-        if isinstance(module, nn.Conv2d):
-            return module.in_channels
-    return None
+def accepted_channels(backbone: nn.Module) -> list[int]:
+    """Channels that some convolution takes, the first one's first: which one meets the images cannot be told."""
+    return [module.in_channels for module in backbone.modules() if isinstance(module, nn.Conv2d)]
 
 
 def _check_dtype(images: Tensor, backbone: nn.Module) -> None:

@@ -37,7 +37,7 @@ def source_scale(layer: nn.Module, name: str) -> tuple[Tensor, Tensor]:
     if mean is None or variance is None:
         raise SlotError(
             f"{name}: this {type(layer).__name__} keeps no running statistics, so there is no source to start "
-            "from; train with track_running_stats=True, or leave it out with Selection(exclude=...)"
+            "from; train with track_running_stats=True"
         )
     return mean, (variance + layer.eps).rsqrt()  # type: ignore[operator, return-value]
 

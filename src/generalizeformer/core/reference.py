@@ -48,4 +48,4 @@ class Reference(nn.Module):
 
 
 def _key(layer: str) -> str:
-    return layer.replace(".", "/")
+    return f"at/{layer}".replace(".", "/")  # a prefix, so that no layer's name can be a method's

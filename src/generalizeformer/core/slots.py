@@ -114,6 +114,7 @@ def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
         raise SlotError(
             f"{type(backbone).__name__}: there are no stages {unknown}; choose from {stages}"
         )
+    _check_excluded(backbone, selection)
     chosen = tuple(
         Slot(name, kind, _shapes(layer))
         for name, kind, layer in named
@@ -128,6 +129,12 @@ def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
     if any(slot.kind == "classifier" for slot in chosen):
         check_linear(cast(nn.Linear, backbone.get_submodule(classifier)), classifier)
     return Slots(chosen, classifier)
+
+
+def _check_excluded(backbone: nn.Module, selection: Selection) -> None:
+    modules = {name for name, _ in backbone.named_modules()}
+    if unknown := [name for name in selection.exclude if name not in modules]:
+        raise SlotError(f"{type(backbone).__name__}: there is no layer {unknown[0]!r} to exclude")
 
 
 def stage_of(layer: str) -> str:

@@ -20,6 +20,8 @@ class Bounds(Protocol):
     def reach(self) -> float: ...
     @property
     def change(self) -> float: ...
+    @property
+    def inputs(self) -> tuple[Input, ...]: ...
 
 
 def describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input, ...]) -> Tensor:
@@ -45,6 +47,8 @@ def apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: 
     of log s is the affine change γ' = γ s^-b, β' = β - γ' a m.
     """
     mean, spread = shift(slot, seen)
+    if "features" not in bounds.inputs:
+        mean, spread = torch.zeros_like(mean), torch.zeros_like(spread)
     to_mean, to_spread, scale, offset = moves.unbind(-1)
     rows = slot.rows(source)
     weight = rows[0] * (-bounds.reach * to_spread * spread).exp() * (1 + bounds.change * scale)

@@ -48,7 +48,11 @@ def apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: 
     towards, _ = _prototypes(slot, seen)
     length = rows.norm(dim=-1, keepdim=True)
     gradients = gradients / (gradients.norm(dim=-1, keepdim=True) + 1e-3)
-    change = rows * along + length * (towards * to_class - gradients * down)
+    change = rows * along
+    if "features" in bounds.inputs:
+        change = change + length * towards * to_class
+    if "gradients" in bounds.inputs:
+        change = change - length * gradients * down
     if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own
         change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
     return slot.parameters(rows + change)

@@ -110,11 +110,15 @@ class Channels(nn.Module):
         depth = torch.linspace(0, 1, len(slots), device=slots[0].device, dtype=slots[0].dtype)
         angles = depth.unsqueeze(1) * torch.pi * 2.0 ** torch.arange(PLACES, device=depth.device)
         place = self.place(torch.cat([angles.sin(), angles.cos()], 1).to(depth.dtype))
-        tokens = torch.stack(slots, 1) + place + self.summary(_summary(seen)).unsqueeze(1)
+        tokens = (
+            torch.stack(slots, 1)
+            + place
+            + self.summary(_summary(seen, self.config.inputs)).unsqueeze(1)
+        )
         return self.mix(tokens)  # type: ignore[no-any-return]
 
 
-def _summary(seen: Observation) -> Tensor:
+def _summary(seen: Observation, inputs: tuple[Input, ...]) -> Tensor:
     """A group as a whole: how many images, how sure the source model is, how varied its answers are."""
     classes = seen.logits.shape[1]
     scale = torch.tensor(max(classes, 2), dtype=seen.logits.dtype, device=seen.logits.device).log()
@@ -122,7 +126,8 @@ def _summary(seen: Observation) -> Tensor:
     mean_answer = seen.grouping.mean(seen.logits.softmax(-1))
     varied = -(mean_answer * mean_answer.clamp(min=1e-12).log()).sum(-1) / scale
     size = seen.grouping.sizes.to(unsure.dtype)
-    return torch.stack([unsure, varied, size.log() / 4, size.rsqrt()], -1)
+    told = float("features" in inputs)
+    return torch.stack([told * unsure, told * varied, size.log() / 4, size.rsqrt()], -1)
 
 
 def _mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
