@@ -10,6 +10,7 @@ from generalizeformer.core.generators import _norms, channels, rows
 from generalizeformer.core.generators._units import relative, rms
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.slots import Selection
+from generalizeformer.core.statistics import Statistics
 
 from .nets import (
     ARCHITECTURES,
@@ -64,7 +65,10 @@ def test_the_order_in_which_inputs_are_named_does_not_matter(order: tuple[Any, .
 
 
 def without_features(seen: Observation) -> Observation:
-    return replace(seen, features=seen.features.flip(1) + 1)
+    """Another batch, as far as features, answers and statistics go."""
+    statistics = {n: Statistics(-s.mean, s.variance + 1) for n, s in seen.statistics.items()}
+    features, logits = seen.features.flip(1) + 1, 2 * seen.logits.flip(1)
+    return replace(seen, features=features, logits=logits, statistics=statistics)
 
 
 def without_gradients(seen: Observation) -> Observation:
@@ -188,7 +192,7 @@ def test_full_moves_make_a_norm_layer_normalise_by_the_batch() -> None:
     slot = next(iter(model.slots))
     moves = torch.tensor([1.0, 1, 0, 0], dtype=x.dtype).expand(1, slot.size[1], 4)
     made = _norms.apply(
-        slot, model.slots.parameters_of(backbone), seen, moves, model.config.generator
+        [slot], model.slots.parameters_of(backbone), seen, moves, model.config.generator
     )
     block = copy.deepcopy(backbone).blocks[0]
     before = block[0](x).detach()

@@ -26,10 +26,11 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.grouped import LAYERS, GroupedBackbone, Layers
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.inputs import check_images
-from generalizeformer.core.layers import Call, GroupedLayer, statistics
+from generalizeformer.core.layers import Call, GroupedLayer
 from generalizeformer.core.normalisers import along, check_understood, finish
 from generalizeformer.core.shapes import Groups, Images, Logits
 from generalizeformer.core.slots import Slot, Slots
+from generalizeformer.core.statistics import moments, pool
 from generalizeformer.errors import ImageError, SlotError, UserError
 
 
@@ -83,7 +84,7 @@ class MixedNorm(GroupedLayer):
     def forward(self, x: Tensor) -> Tensor:
         grouping, positions = self._check(x), x[0, 0].numel()
         layer: Any = self.layer  # frozen variants have BatchNorm's attributes but not its class
-        seen = statistics(x, grouping)
+        seen = pool(moments(x), grouping)
         count = grouping.sizes.to(seen.variance.dtype).unsqueeze(1) * positions
         unbiased = seen.variance * (count / (count - 1))
         mean = torch.lerp(layer.running_mean.to(seen.mean), seen.mean, self.batch_weight)

@@ -17,10 +17,10 @@ from generalizeformer.core.layers import (
     GroupedLayer,
     GroupedLinear,
     GroupedNorm,
-    Statistics,
 )
 from generalizeformer.core.shapes import Features, Images, Logits, Params
 from generalizeformer.core.slots import Slots
+from generalizeformer.core.statistics import Statistics, pool_all
 from generalizeformer.errors import SlotError
 
 Layers = Mapping[str, Callable[[str, nn.Module, Call], GroupedLayer]]
@@ -75,11 +75,11 @@ class GroupedBackbone:
         call.watched = {} if watch else None
         logits = self.network(images)
         features = self._check(logits)
-        watched = call.watched or {}
+        statistics = pool_all(call.watched or {}, call.grouping)
         # Keep no tensor alive between calls.
         call.grouping, call.params, call.watched = None, {}, None
         call.features = call.logits = None
-        return Output(logits, features, watched)
+        return Output(logits, features, statistics)
 
     def compile(self, **options: Any) -> None:
         """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,15 +17,8 @@ from generalizeformer.core.normalisers import (
     source_scale,
 )
 from generalizeformer.core.shapes import Params
+from generalizeformer.core.statistics import Moments, moments
 from generalizeformer.errors import SlotError
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Mean and variance of a norm layer's input, per group and channel, in source-normalised units."""
-
-    mean: Float[Tensor, "groups channels"]
-    variance: Float[Tensor, "groups channels"]
 
 
 @dataclass
@@ -35,7 +27,7 @@ class Call:
 
     grouping: Grouping | None = None
     params: Params = field(default_factory=dict)
-    watched: dict[str, Statistics] | None = None  # filled where the caller wants statistics
+    watched: dict[str, Moments] | None = None  # filled where the caller wants statistics
     features: Tensor | None = None
     logits: Tensor | None = None
 
@@ -87,17 +79,17 @@ class GroupedNorm(GroupedLayer):
         else:
             x = self_normalise(self.layer, x)
             self.watch(x, None, None)
-        y = x * along(weight, self.axis, x)
-        y = y if bias is None else y + along(bias, self.axis, x)
-        return finish(self.layer, y.to(x.dtype))
+        weight = along(weight, self.axis, x).to(x.dtype)
+        if bias is None:
+            return finish(self.layer, x * weight)
+        return finish(self.layer, torch.addcmul(along(bias, self.axis, x).to(x.dtype), x, weight))
 
     def watch(self, x: Tensor, mean: Tensor | None, scale: Tensor | None) -> None:
         if self.call.watched is None:
             return
-        assert self.call.grouping is not None
-        seen = statistics(x.detach().movedim(self.axis, 1), self.call.grouping)
+        seen = moments(x.detach().movedim(self.axis, 1))
         if mean is not None and scale is not None:
-            seen = Statistics((seen.mean - mean) * scale, seen.variance * scale.square())
+            seen = seen.relative_to(mean, scale)
         self.call.watched[self.name] = seen
 
 
@@ -143,12 +135,3 @@ class GroupedConv(GroupedLayer):
             conv.groups * len(x),
         )
         return y.reshape(len(x), -1, *y.shape[2:])
-
-
-def statistics(x: Float[Tensor, "images channels *space"], grouping: Grouping) -> Statistics:
-    """Mean and biased variance per group and channel; in two levels, which cannot cancel like E[x²]-E[x]²."""
-    flat = x.reshape(*x.shape[:2], -1).to(torch.promote_types(x.dtype, torch.float32))
-    variance, mean = torch.var_mean(flat, -1, correction=0)  # of each image
-    group_mean = grouping.mean(mean)
-    between = (mean - grouping.spread(group_mean)).square()
-    return Statistics(group_mean, grouping.mean(variance + between))

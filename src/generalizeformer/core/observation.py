@@ -8,9 +8,9 @@ from torch import Tensor
 
 from generalizeformer.core.grouped import GroupedBackbone, Output
 from generalizeformer.core.groups import Grouping
-from generalizeformer.core.layers import Statistics
 from generalizeformer.core.losses import Loss
 from generalizeformer.core.shapes import Features, Images, Logits, Params
+from generalizeformer.core.statistics import Statistics
 from generalizeformer.core.views import views
 from generalizeformer.errors import SlotError
 

@@ -8,9 +8,9 @@ normalise each image by itself; what a channel's mean and spread were on the sou
 import torch
 from torch import Tensor, nn
 
-from generalizeformer.core.layers import Statistics
 from generalizeformer.core.normalisers import has_source_statistics
 from generalizeformer.core.slots import Slots
+from generalizeformer.core.statistics import Statistics
 
 
 class Reference(nn.Module):

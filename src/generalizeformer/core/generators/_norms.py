@@ -1,17 +1,25 @@
-"""Channels of a norm layer: how they are described, and what a move does to γ and β."""
+"""Channels of norm layers: how they are described, and what a move does to γ and β.
+
+All layers at once: their channels lie side by side in one long axis, because a GPU spends its time on the
+number of operations, not on their size.
+"""
 
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from generalizeformer.core.generators._units import GRADIENT_FLOOR, Input, relative
+from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, Owners
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot
 
 DESCRIPTORS = 8
 MOVES = 4  # towards the batch's mean, towards its spread, free change of γ, free change of β
+
+PerGroup = Float[Tensor, "groups channels"]
+PerChannel = Float[Tensor, " channels"]
 
 
 @runtime_checkable
@@ -24,56 +32,84 @@ class Bounds(Protocol):
     def inputs(self) -> tuple[Input, ...]: ...
 
 
-def describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input, ...]) -> Tensor:
-    """(groups, channels, DESCRIPTORS): the batch's statistics, the gradients, γ and β, each in source units."""
-    groups, channels = len(seen.grouping.sizes), slot.size[1]
-    mean, spread = shift(slot, seen)
-    gradients, size = relative(_both(slot.rows(seen.gradients)), GRADIENT_FLOOR)
-    parameters = (_both(slot.rows(source)) / _unit(slot, source)).clamp(-4, 4)
-    blank = mean.new_zeros(groups, channels)
+def describe(
+    slots: list[Slot], source: Params, seen: Observation, inputs: tuple[Input, ...]
+) -> Float[Tensor, "groups channels descriptors"]:
+    """The batch's statistics, the gradients, γ and β of every channel, each in source units."""
+    mean, spread = _shift(slots, seen)
+    blank = torch.zeros_like(mean)
+    scale, offset = _side_by_side(slots, seen.gradients)
+    size = _per_slot(slots, (scale.square() + offset.square()) / 2).sqrt() + GRADIENT_FLOOR
+    weight, bias = _side_by_side(slots, source)
+    unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
     told = {
         "features": [mean, spread],
-        "gradients": [*gradients.unbind(1), size.squeeze(-1).expand(-1, channels)],
-        "parameters": [row.expand(groups, -1) for row in parameters.unbind(0)],
+        "gradients": [
+            (scale / size).clamp(-CLIP, CLIP),
+            (offset / size).clamp(-CLIP, CLIP),
+            size.log10() / 4,
+        ],
+        "parameters": [(row / unit).clamp(-CLIP, CLIP).expand_as(blank) for row in (weight, bias)],
     }
     columns = [c if kind in inputs else blank for kind, many in told.items() for c in many]
     return torch.stack([*columns, blank + 1], -1)
 
 
-def apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: Bounds) -> Params:
+def apply(
+    slots: list[Slot],
+    source: Params,
+    seen: Observation,
+    moves: Float[Tensor, "groups channels moves"],
+    bounds: Bounds,
+) -> Params:
     """γ and β after the move. All moves zero gives the source's, bit for bit.
 
     With m and s the batch's mean and spread in source units, normalising by a part a of the mean and a part b
     of log s is the affine change γ' = γ s^-b, β' = β - γ' a m.
     """
-    mean, spread = shift(slot, seen)
+    mean, spread = _shift(slots, seen)
     if "features" not in bounds.inputs:
         mean, spread = torch.zeros_like(mean), torch.zeros_like(spread)
     to_mean, to_spread, scale, offset = moves.unbind(-1)
-    rows = slot.rows(source)
-    weight = rows[0] * (-bounds.reach * to_spread * spread).exp() * (1 + bounds.change * scale)
-    if len(rows) == 1:
-        return slot.parameters(weight.unsqueeze(1))
-    bias = (
-        rows[1]
-        - weight * bounds.reach * to_mean * mean
-        + bounds.change * offset * _unit(slot, source)
-    )
-    return slot.parameters(torch.stack([weight, bias], 1))
+    weight, bias = _side_by_side(slots, source)
+    unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
+    weight = weight * (-bounds.reach * to_spread * spread).exp() * (1 + bounds.change * scale)
+    bias = bias - weight * bounds.reach * to_mean * mean + bounds.change * offset * unit
+    widths = [slot.size[1] for slot in slots]
+    target: Params = {}
+    for slot, *rows in zip(
+        slots, torch.split(weight, widths, 1), torch.split(bias, widths, 1), strict=True
+    ):
+        target |= dict(zip(slot.names, rows, strict=False))  # a layer without β takes only γ
+    return target
 
 
-def shift(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:
-    """Mean and log spread of the batch in source units, bounded: beyond the bound it is no longer a shift of style."""
-    statistics = seen.statistics[slot.layer]
-    dtype = seen.features.dtype
-    spread = 0.5 * statistics.variance.clamp(min=1e-6).log()
-    return statistics.mean.clamp(-3, 3).to(dtype), spread.clamp(-2, 2).to(dtype)
+def _shift(slots: list[Slot], seen: Observation) -> tuple[PerGroup, PerGroup]:
+    """Mean and log spread of the batch in source units, bounded: beyond that it is no shift of style."""
+    statistics = [seen.statistics[slot.layer] for slot in slots]
+    mean = torch.cat([s.mean for s in statistics], 1).clamp(-3, 3)
+    variance = torch.cat([s.variance for s in statistics], 1)
+    spread = (0.5 * variance.clamp(min=1e-6).log()).clamp(-2, 2)
+    return mean.to(seen.features.dtype), spread.to(seen.features.dtype)
 
 
-def _both(rows: Tensor) -> Tensor:
-    """γ and β; a missing β is zero."""
-    return rows if rows.shape[-2] == 2 else torch.cat([rows, torch.zeros_like(rows)], -2)
+def _side_by_side(slots: list[Slot], params: Params) -> tuple[Tensor, Tensor]:
+    """γ and β, or their gradients, of all layers along the last axis; a missing β is zero."""
+    weights = [params[slot.names[0]] for slot in slots]
+    biases = [
+        params[slot.names[1]] if len(slot.names) == 2 else torch.zeros_like(weight)
+        for slot, weight in zip(slots, weights, strict=True)
+    ]
+    return torch.cat(weights, -1), torch.cat(biases, -1)
 
 
-def _unit(slot: Slot, source: Params) -> Tensor:
-    return slot.rows(source)[0].square().mean().sqrt() + 1e-6
+def _per_slot(slots: list[Slot], values: Float[Tensor, "*lead channels"]) -> Tensor:
+    """For every channel the mean of its layer."""
+    owners = Owners.of([slot.size[1] for slot in slots], values.device)
+    flat = values.reshape(-1, values.shape[-1], 1)
+    return owners.spread(owners.mean(flat)).reshape(values.shape)
+
+
+def elements(slot: Slot) -> int:
+    """How many channels the layer has."""
+    return slot.size[1]

@@ -1,6 +1,7 @@
 """Rows of a classifier, a Linear layer or a convolution: how they are described, and what a move does to them."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,8 +15,29 @@ DESCRIPTORS = 9
 MOVES = 4  # along the row itself, along its gradient, towards its class's features, of the bias
 
 
-def describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input, ...]) -> Tensor:
-    """(groups, rows, DESCRIPTORS): angles and sizes only, so that the width of the rows does not matter."""
+def describe(
+    slots: list[Slot], source: Params, seen: Observation, inputs: tuple[Input, ...]
+) -> Float[Tensor, "groups rows descriptors"]:
+    """Angles and sizes of every row, so that the rows' width does not matter; slot after slot."""
+    return torch.cat([_describe(slot, source, seen, inputs) for slot in slots], 1)
+
+
+def apply(
+    slots: list[Slot],
+    source: Params,
+    seen: Observation,
+    moves: Float[Tensor, "groups rows moves"],
+    bounds: Bounds,
+) -> Params:
+    """The rows after the move. All moves zero gives the source's, bit for bit."""
+    target: Params = {}
+    parts = torch.split(moves, [slot.size[0] for slot in slots], 1)
+    for slot, part in zip(slots, parts, strict=True):
+        target |= _apply(slot, source, seen, part, bounds)
+    return target
+
+
+def _describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input, ...]) -> Tensor:
     groups, count = len(seen.grouping.sizes), slot.size[0]
     rows = slot.rows(source)
     gradients, size = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
@@ -38,8 +60,7 @@ def describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input,
     return torch.stack([*columns, blank + 1], -1)
 
 
-def apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: Bounds) -> Params:
-    """The rows after the move. All moves zero gives the source's, bit for bit."""
+def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: Bounds) -> Params:
     rows = slot.rows(source)
     along, down, to_class, bias = (
         (bounds.change * moves).unsqueeze(-1).unbind(2)
@@ -81,3 +102,8 @@ def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
     return F.cosine_similarity(a, b, dim=-1, eps=1e-6)
+
+
+def elements(slot: Slot) -> int:
+    """How many rows the layer has."""
+    return slot.size[0]

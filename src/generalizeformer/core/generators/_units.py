@@ -1,9 +1,10 @@
 """Units: parameters and gradients in proportion to their slot, so that no answer hangs on scale or rounding."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from generalizeformer.errors import UserError
@@ -32,6 +33,32 @@ def relative(
     """A slot's matrix in units of its own size, clipped; and the logarithm of that size, about -1..1."""
     size = rms(values) + floor
     return (values / size).clamp(-CLIP, CLIP), size.log10() / 4
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Which slot each element (channel or row) belongs to, where those of many slots lie side by side."""
+
+    ids: Int64[Tensor, " elements"]
+    counts: Int64[Tensor, " slots"]
+
+    @classmethod
+    def of(cls: type["Owners"], counts: list[int], device: torch.device) -> "Owners":
+        many = torch.tensor(counts, device=device)
+        return cls(torch.repeat_interleave(many, output_size=sum(counts)), many)
+
+    def mean(
+        self, values: Float[Tensor, "groups elements width"]
+    ) -> Float[Tensor, "groups slots width"]:
+        """The mean over each slot's elements."""
+        total = values.new_zeros(len(values), len(self.counts), values.shape[2])
+        return total.index_add(1, self.ids, values) / self.counts.unsqueeze(1)
+
+    def spread(
+        self, values: Float[Tensor, "groups slots width"]
+    ) -> Float[Tensor, "groups elements width"]:
+        """To each element what its slot has."""
+        return values.index_select(1, self.ids)
 
 
 def perturb(values: Tensor, noise: float) -> Tensor:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from generalizeformer.core.generators import _norms, _rows
-from generalizeformer.core.generators._units import INPUTS, Input, check_inputs, perturb
+from generalizeformer.core.generators._units import INPUTS, Input, Owners, check_inputs, perturb
 from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.slots import Slot, Slots
+from generalizeformer.core.slots import Kind, Slots
 from generalizeformer.errors import UserError
 
 PLACES = 4  # frequencies of the code that tells a slot's relative depth
@@ -54,9 +54,12 @@ class Channels(nn.Module):
 
     def __init__(self, slots: Slots, config: Config) -> None:
         super().__init__()
-        self.config, self.slots = config, tuple(slots)
-        width = config.width
+        self.config, width = config, config.width
+        depth = {slot.layer: number / max(1, len(slots) - 1) for number, slot in enumerate(slots)}
         kinds = sorted({slot.kind for slot in slots})
+        self.kinds = {kind: [slot for slot in slots if slot.kind == kind] for kind in kinds}
+        self.depth = [depth[slot.layer] for mine in self.kinds.values() for slot in mine]
+        self.counts = [FAMILIES[k].elements(s) for k, mine in self.kinds.items() for s in mine]
         self.encode = nn.ModuleDict({k: _mlp(FAMILIES[k].DESCRIPTORS, width, width) for k in kinds})
         self.decode = nn.ModuleDict({k: _mlp(2 * width, width, FAMILIES[k].MOVES) for k in kinds})
         for decoder in self.decode.values():
@@ -73,49 +76,39 @@ class Channels(nn.Module):
             batch_first=True,
             norm_first=True,
         )
-        layer.activation_relu_or_gelu = (
-            0  # no fused path: one arithmetic, whether training, testing or exporting
-        )
+        layer.activation_relu_or_gelu = 0  # no fused path: one arithmetic in training and at test
         self.mix = nn.TransformerEncoder(
             layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False
         )
 
     def forward(self, source: Params, seen: Observation) -> Params:
-        encoded = self._encode(source, seen)
-        context = self._mix([slot.mean(1) for slot in encoded], seen)  # (groups, slots, width)
+        encoded = [self._encode(kind, source, seen) for kind in self.kinds]
+        elements = torch.cat(encoded, 1)  # (groups, elements of all slots, width)
+        owners = Owners.of(self.counts, elements.device)
+        tokens = owners.mean(elements) + self._place(elements) + self._about(seen)
+        context = owners.spread(self.mix(tokens))
+        parts = torch.split(torch.cat([elements, context], -1), [e.shape[1] for e in encoded], 1)
         target: Params = {}
-        for number, (slot, elements) in enumerate(zip(self.slots, encoded, strict=True)):
-            about = context[:, number].unsqueeze(1).expand_as(elements)
-            moves = self.decode[slot.kind](torch.cat([elements, about], -1)).tanh()
-            target |= FAMILIES[slot.kind].apply(slot, source, seen, moves, self.config)
+        for (kind, mine), part in zip(self.kinds.items(), parts, strict=True):
+            moves = self.decode[kind](part).tanh()
+            target |= FAMILIES[kind].apply(mine, source, seen, moves, self.config)
         return target
 
-    def _encode(self, source: Params, seen: Observation) -> list[Tensor]:
-        """Every slot's elements, (groups, elements, width); all slots of a kind in one pass."""
-        encoded: dict[str, Tensor] = {}
-        for kind in self.encode:
-            mine = [slot for slot in self.slots if slot.kind == kind]
-            described = [self._describe(slot, source, seen) for slot in mine]
-            parts = self.encode[kind](torch.cat(described, 1)).split(
-                [d.shape[1] for d in described], 1
-            )
-            encoded |= {slot.layer: part for slot, part in zip(mine, parts, strict=True)}
-        return [encoded[slot.layer] for slot in self.slots]
-
-    def _describe(self, slot: Slot, source: Params, seen: Observation) -> Tensor:
-        described = FAMILIES[slot.kind].describe(slot, source, seen, self.config.inputs)
-        return perturb(described, self.config.noise if self.training else 0.0)
-
-    def _mix(self, slots: list[Tensor], seen: Observation) -> Tensor:
-        depth = torch.linspace(0, 1, len(slots), device=slots[0].device, dtype=slots[0].dtype)
-        angles = depth.unsqueeze(1) * torch.pi * 2.0 ** torch.arange(PLACES, device=depth.device)
-        place = self.place(torch.cat([angles.sin(), angles.cos()], 1).to(depth.dtype))
-        tokens = (
-            torch.stack(slots, 1)
-            + place
-            + self.summary(_summary(seen, self.config.inputs)).unsqueeze(1)
+    def _encode(self, kind: Kind, source: Params, seen: Observation) -> Tensor:
+        """(groups, elements, width): the elements of all slots of a kind, in one pass."""
+        described = FAMILIES[kind].describe(self.kinds[kind], source, seen, self.config.inputs)
+        return self.encode[kind](  # type: ignore[no-any-return]
+            perturb(described, self.config.noise if self.training else 0.0)
         )
-        return self.mix(tokens)  # type: ignore[no-any-return]
+
+    def _place(self, like: Tensor) -> Tensor:
+        """(slots, width): how deep in the network each slot lies."""
+        depth = torch.tensor(self.depth, device=like.device, dtype=like.dtype).unsqueeze(1)
+        angles = depth * torch.pi * 2.0 ** torch.arange(PLACES).to(like)
+        return self.place(torch.cat([angles.sin(), angles.cos()], 1))  # type: ignore[no-any-return]
+
+    def _about(self, seen: Observation) -> Tensor:
+        return self.summary(_summary(seen, self.config.inputs)).unsqueeze(1)  # type: ignore[no-any-return]
 
 
 def _summary(seen: Observation, inputs: tuple[Input, ...]) -> Tensor:

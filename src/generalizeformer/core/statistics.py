@@ -1,0 +1,58 @@
+"""Mean and variance of what layers see: first of each image, then of each group, for all layers at once."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from generalizeformer.core.groups import Grouping
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and biased variance of each image's values in each channel."""
+
+    mean: Float[Tensor, "images channels"]
+    variance: Float[Tensor, "images channels"]
+
+    def relative_to(self, mean: Tensor, scale: Tensor) -> "Moments":
+        """The moments of (x - mean) · scale."""
+        return Moments((self.mean - mean) * scale, self.variance * scale.square())
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean and biased variance of each group's values in each channel."""
+
+    mean: Float[Tensor, "groups channels"]
+    variance: Float[Tensor, "groups channels"]
+
+
+def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
+    """The moments over space, in single precision at least."""
+    flat = x.reshape(*x.shape[:2], -1).to(torch.promote_types(x.dtype, torch.float32))
+    variance, mean = torch.var_mean(flat, -1, correction=0)
+    return Moments(mean, variance)
+
+
+def pool(seen: Moments, grouping: Grouping) -> Statistics:
+    """Of each group; the spread between its images is added to that within, so nothing cancels."""
+    mean = grouping.mean(seen.mean)
+    between = (seen.mean - grouping.spread(mean)).square()
+    return Statistics(mean, grouping.mean(seen.variance + between))
+
+
+def pool_all(seen: dict[str, Moments], grouping: Grouping) -> dict[str, Statistics]:
+    """Of each group in every layer: the layers side by side, because one long operation beats many short ones."""
+    if not seen:
+        return {}
+    together = Moments(
+        torch.cat([m.mean for m in seen.values()], 1),
+        torch.cat([m.variance for m in seen.values()], 1),
+    )
+    pooled, widths = pool(together, grouping), [m.mean.shape[1] for m in seen.values()]
+    parts = zip(
+        torch.split(pooled.mean, widths, 1), torch.split(pooled.variance, widths, 1), strict=True
+    )
+    return {name: Statistics(*part) for name, part in zip(seen, parts, strict=True)}
