@@ -16,6 +16,14 @@ from generalizeformer.errors import UserError
 COLOURS = ("#8d99ae", "#e9a23b", "#c8553d", "#588157", "#2b59c3", "#6d597a", "#00798c")
 
 
+def check_plots() -> None:
+    """Raises where plots cannot be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError("plots need matplotlib; pip install 'generalizeformer[report]'") from None
+
+
 def accuracy_bars(records: Sequence[Record]) -> str:
     """Mean accuracy of every method in every setting, seeds as dots."""
     methods, settings = _names(records)
@@ -24,13 +32,8 @@ def accuracy_bars(records: Sequence[Record]) -> str:
     for number, method in enumerate(methods):
         places = [s + (number - (len(methods) - 1) / 2) * width for s in range(len(settings))]
         values = [seed_means(records, method, setting) for setting in settings]
-        axes.bar(
-            places,
-            [sum(v) / len(v) for v in values],
-            width * 0.92,
-            color=_colour(number),
-            label=method,
-        )
+        heights = [sum(v) / len(v) if v else 0.0 for v in values]
+        axes.bar(places, heights, width * 0.92, color=_colour(number), label=method)
         for place, seeds in zip(places, values, strict=True):
             axes.scatter([place] * len(seeds), seeds, s=7, color="black", zorder=3)
     lowest = min(value for m in methods for s in settings for value in seed_means(records, m, s))
@@ -90,10 +93,8 @@ def change_bars(changes: dict[str, Change]) -> str:
 def image_rows(rows: dict[str, UInt8[Tensor, "n c h w"]]) -> str:
     """A few images of each domain, one row per domain."""
     count = min(len(images) for images in rows.values())
-    pyplot = _pyplot()
-    figure, grid = pyplot.subplots(
-        len(rows), count, figsize=(0.62 * count, 0.66 * len(rows)), squeeze=False
-    )
+    figure = _figure(0.62 * count, 0.66 * len(rows))
+    grid = figure.subplots(len(rows), count, squeeze=False)
     for line, (name, images) in zip(grid, rows.items(), strict=True):
         for axes, image in zip(line, images[:count], strict=True):
             axes.imshow(image.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray")
@@ -114,28 +115,26 @@ def _colour(number: int) -> str:
 
 
 def _axes(width: float, height: float) -> tuple[Any, Any]:
-    figure, axes = _pyplot().subplots(figsize=(width, height))
+    figure = _figure(width, height)
+    axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("plots need matplotlib; pip install 'generalizeformer[report]'") from None
-    matplotlib.use("svg")  # no display is needed, or looked for
-    from matplotlib import pyplot
+def _figure(width: float, height: float) -> Any:
+    check_plots()
+    from matplotlib.figure import Figure  # not pyplot: no display, nothing global to set or close
 
-    return pyplot
+    return Figure(figsize=(width, height))
 
 
 def _svg(figure: Any) -> str:
+    from matplotlib import rc_context
+
     text = io.StringIO()
     # Fixed date and ids: the same records give the same bytes.
-    with _pyplot().rc_context({"svg.hashsalt": "generalizeformer", "svg.fonttype": "none"}):
+    with rc_context({"svg.hashsalt": "generalizeformer", "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
-    _pyplot().close(figure)
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 

@@ -51,8 +51,8 @@ def demo_page(
     images: dict[str, UInt8[Tensor, "n c h w"]],
 ) -> None:
     """The demo's page: the task, the comparison, where accuracy is lost and won, what φ changes."""
-    largest = max(record.batch_size for record in records)
-    single = f"single, batches of {largest}"
+    alone = [record for record in records if len(record.targets) == 1]
+    single = max(alone, key=lambda record: record.batch_size).setting
     sections = [
         Section(
             "The task", "Sources on top, unseen targets below.", picture=figures.image_rows(images)
@@ -73,9 +73,8 @@ def _settings(records: Sequence[Record]) -> str:
     """Which settings the methods ran with, and over how many trainings."""
     used = {record.method: record.settings for record in records}
     words = [
-        f"{method} ({', '.join(f'{key}={value}' for key, value in settings.items())})"
+        f"{method} ({', '.join(f'{key}={value}' for key, value in settings.items()) or 'none'})"
         for method, settings in used.items()
-        if settings
     ]
     seeds = len({record.run_seed for record in records})
     return f"Settings: {'; '.join(words)}. Trainings: {seeds}."

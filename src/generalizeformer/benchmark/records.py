@@ -36,12 +36,14 @@ def write(path: Path, records: list[Record]) -> None:
     """All records in one file, which appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
+    text = json.dumps([asdict(record) for record in records], indent=1) + "\n"
+    partial.write_text(text, "utf-8")
     os.replace(partial, path)
 
 
 def read(path: Path) -> list[Record]:
+    """The records of a file that `write` wrote."""
     try:
-        return [from_dict(Record, entry) for entry in json.loads(path.read_text())]
-    except (OSError, json.JSONDecodeError, TypeError) as error:
+        return [from_dict(Record, entry) for entry in json.loads(path.read_text("utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: no readable records ({error}); run `evaluate` again") from None

@@ -65,5 +65,5 @@ def write_page(
     text = page.render(title=title, introduction=introduction, sections=sections, footer=footer)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
+    partial.write_text(text, "utf-8")
     os.replace(partial, path)

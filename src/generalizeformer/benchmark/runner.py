@@ -1,7 +1,7 @@
 """Runs methods over streams. The only place where labels meet logits."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,9 +11,10 @@ from torch import Tensor
 from generalizeformer import catalog
 from generalizeformer.adapters._protocol import Adapter, GroupedAdapter
 from generalizeformer.benchmark.records import Record
+from generalizeformer.config import from_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
-from generalizeformer.data.streams import Stream, Truth
+from generalizeformer.data.streams import Stream
 
 ADAPTERS = "generalizeformer.adapters"
 TOGETHER = 320  # images of a grouped call: bounds memory, changes no answer
@@ -25,7 +26,7 @@ def build_adapter(
 ) -> tuple[Adapter, dict[str, Any]]:
     """The method of that file, and the settings it runs with."""
     module = catalog.load(ADAPTERS, name)
-    config = module.Config(**settings)
+    config = from_dict(module.Config, settings)
     adapter: Adapter = module.build(source, config)
     return adapter, asdict(config)
 
@@ -53,39 +54,42 @@ def run(
 ) -> Record:
     """One method on one stream: the images go in, the truth is kept here."""
     adapter, settings = build_adapter(method, source)
-    answers, labels, domains, seconds = [], [], [], 0.0
-    for images, truth, answer in _calls(adapter, source, dataset, stream):
+    device, prepare = next(source.parameters()).device, source.card.preprocessing
+    # Many batches at once where the method keeps no state.
+    together = TOGETHER if isinstance(adapter, GroupedAdapter) else stream.batch_size
+    right, where, seconds = [], [], 0.0
+    for chunk in stream.chunks(dataset, together):
+        images, groups = prepare(chunk.images.to(device)), chunk.groups.to(device)
         started = time.perf_counter()
-        answers.append(answer(images).argmax(1).cpu())  # reading the answer waits for the device
+        answers = _answer(adapter, images, groups).argmax(1).cpu()  # reading waits for the device
         seconds += time.perf_counter() - started
-        labels.append(truth.labels.cpu())
-        domains.append(truth.domains.cpu())
-    right = (torch.cat(answers) == torch.cat(labels)).float()
-    where = torch.cat(domains)
+        right.append(answers == chunk.truth.labels.cpu())
+        where.append(chunk.truth.domains.cpu())
+    scores = _scores(dataset, stream, torch.cat(right), torch.cat(where))
     return Record(
         method=method,
         targets=stream.targets,
         batch_size=stream.batch_size,
         seed=stream.seed,
         run_seed=run_seed,
-        images=len(right),
-        accuracy=100 * right.mean().item(),
-        by_target={t: 100 * right[where == dataset.index(t)].mean().item() for t in stream.targets},
+        images=sum(map(len, right)),
+        accuracy=100 * torch.cat(right).float().mean().item(),
+        by_target=scores,
         seconds=seconds,
         settings=settings,
     )
 
 
-def _calls(
-    adapter: Adapter, source: GeneralizeFormer, dataset: DomainDataset, stream: Stream
-) -> Iterator[tuple[Tensor, Truth, Callable[[Tensor], Tensor]]]:
-    """(images, truth, how to answer them): many batches at once where the method keeps no state."""
-    device, prepare = next(source.parameters()).device, source.card.preprocessing
+@torch.no_grad()
+def _answer(adapter: Adapter, images: Tensor, groups: Tensor) -> Tensor:
     if isinstance(adapter, GroupedAdapter):
-        for chunk in stream.chunks(dataset, TOGETHER):
-            groups = chunk.groups.to(device)
-            answer = torch.no_grad()(lambda x, g=groups: adapter.predict_groups(x, g))
-            yield prepare(chunk.images.to(device)), chunk.truth, answer
-        return
-    for batch in stream.batches(dataset):
-        yield prepare(batch.images.to(device)), batch.truth, adapter.step
+        return adapter.predict_groups(images, groups)
+    return adapter.step(images)
+
+
+def _scores(
+    dataset: DomainDataset, stream: Stream, right: Tensor, where: Tensor
+) -> dict[str, float]:
+    """Percent per target. A short stream may hold no image of a target, which then has no score."""
+    parts = {target: right[where == dataset.index(target)] for target in stream.targets}
+    return {target: 100 * part.float().mean().item() for target, part in parts.items() if len(part)}

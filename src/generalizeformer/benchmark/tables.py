@@ -14,7 +14,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    best: tuple[tuple[int, int], ...]  # (row, column) of the highest value of each column
+    best: tuple[tuple[int, int], ...]  # (row, column) of the highest values of each column
 
 
 def accuracy_table(records: Sequence[Record], title: str) -> Table:
@@ -27,11 +27,9 @@ def accuracy_table(records: Sequence[Record], title: str) -> Table:
         for method in methods
     )
     best = tuple(
-        (
-            max(range(len(methods)), key=lambda row: mean(values[methods[row], s] or [0.0])),
-            column + 1,
-        )
-        for column, s in enumerate(settings)
+        (row, column)
+        for column, setting in enumerate(settings, start=1)
+        for row in _highest([values[method, setting] for method in methods])
     )
     return Table(title, ("method", *settings, "ms / image"), rows, best)
 
@@ -48,6 +46,12 @@ def by_target(records: Sequence[Record], method: str, setting: str) -> dict[str,
     mine = [r for r in records if r.method == method and r.setting == setting]
     targets = dict.fromkeys(target for r in mine for target in r.by_target)
     return {t: mean(r.by_target[t] for r in mine if t in r.by_target) for t in targets}
+
+
+def _highest(values: list[list[float]]) -> list[int]:
+    """The rows with the highest mean, as printed: two that read the same are equally good."""
+    printed = [round(mean(seeds), 1) if seeds else float("-inf") for seeds in values]
+    return [row for row, value in enumerate(printed) if value == max(printed)]
 
 
 def _cell(values: list[float]) -> str:

@@ -1,68 +1,123 @@
 """How things look in a terminal: progress, tables, where the computation runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
+from rich.text import Text
+
+from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
+    import torch
     from lightning_fabric import Fabric
 
     from generalizeformer.benchmark.tables import Table
     from generalizeformer.training._loop import Metrics, Report
 
-console = Console()
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+# Names of folders and domains may hold brackets, so nothing is markup.
+console = Console(markup=False, highlight=False)  # answers
+aside = Console(markup=False, highlight=False, stderr=True)  # progress: never mixed into answers
 
 
 @contextmanager
 def stage_progress() -> Iterator["Report"]:
-    """A report for training: one bar per stage, with its latest metrics."""
+    """A report for training: one bar per stage, with its latest validation."""
     columns = (
-        TextColumn("{task.description:<22}"),
-        BarColumn(24),
+        TextColumn("{task.description:<22}", markup=False),
+        BarColumn(20),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[metrics]}"),
+        TextColumn("{task.fields[score]}", markup=False),
     )
-    with Progress(*columns, console=console) as progress:
-        tasks: dict[str, Any] = {}
+    progress = Progress(*columns, console=aside)
+    tasks: dict[str, Any] = {}
 
-        def report(stage: str, done: int, steps: int, metrics: "Metrics") -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=steps, metrics="")
-            words = {"score": "validation {:.1f} %", "loss": "loss {:.3f}"}
-            shown = [text.format(metrics[key]) for key, text in words.items() if key in metrics]
-            progress.update(tasks[stage], completed=done)
-            if "score" in metrics:
-                progress.update(tasks[stage], metrics="  ".join(shown))
+    def report(stage: str, done: int, steps: int, metrics: "Metrics") -> None:
+        if not tasks:
+            progress.start()
+        if stage not in tasks:
+            tasks[stage] = progress.add_task(stage, total=steps, score="")
+        progress.update(tasks[stage], completed=done)
+        if "score" in metrics:
+            progress.update(tasks[stage], score=f"validation {metrics['score']:.1f} %")
 
+    try:
         yield report
+    finally:
+        if tasks:  # bars that never started leave no empty line
+            progress.stop()
 
 
 def show(table: "Table") -> None:
     """Prints a table, the best of each column in bold."""
-    drawn = RichTable(title=table.title, title_justify="left", title_style="bold")
+    drawn = RichTable(title=Text(table.title), title_justify="left", title_style="bold")
     for number, head in enumerate(table.columns):
-        drawn.add_column(head, justify="left" if number == 0 else "right")
+        drawn.add_column(Text(head), justify="left" if number == 0 else "right")
     for line, row in enumerate(table.rows):
-        drawn.add_row(
-            *(f"[bold]{c}[/bold]" if (line, n) in table.best else c for n, c in enumerate(row))
+        cells = enumerate(row)
+        drawn.add_row(*(Text(c, "bold" if (line, n) in table.best else "") for n, c in cells))
+    print_whole(drawn)
+
+
+def print_whole(table: RichTable) -> None:
+    """Prints a table with every cell whole: heads may break at spaces, and lines may leave a narrow terminal."""
+    if _set_widths(table, lambda head: [head]) > console.width:
+        _set_widths(table, str.split)
+    console.print(table, crop=False)
+
+
+def _set_widths(table: RichTable, parts: Callable[[str], list[str]]) -> int:
+    """Makes every column as wide as its widest cell or part of its head: left to itself, rich cuts to fit."""
+    for column in table.columns:
+        texts = [*parts(str(column.header)), *(str(cell) for cell in column.cells)]
+        column.width = max(map(len, texts))
+    table.width = sum((column.width or 0) + 3 for column in table.columns) + 1  # spaces and lines
+    return table.width
+
+
+def check_folder(path: Path) -> None:
+    """Raises where results cannot be written into this folder: before the work, not after it."""
+    nearest = next(p for p in (path, *path.parents) if p.exists())
+    if not nearest.is_dir():
+        raise DataError(f"{nearest}: is a file, but results need a folder; name another")
+
+
+def pick_device(name: Device) -> "torch.device":
+    """The device of that name; auto is a GPU where there is one."""
+    import torch
+
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if name == "auto":
+        name = "cuda" if there["cuda"] else "cpu"
+    if not there[name]:
+        raise UserError(
+            f"device: {name} was asked for, but there is no usable one; use cpu or auto"
         )
-    console.print(drawn)
+    return torch.device(name)
 
 
-def fabric(device: str, devices: int, precision: Literal["32-true", "bf16-mixed"]) -> "Fabric":
+def fabric(device: Device, devices: int, precision: Literal["32-true", "bf16-mixed"]) -> "Fabric":
     """Where and how to compute; launches the other processes where there are several."""
     from lightning_fabric import Fabric
 
-    from generalizeformer.errors import UserError
-
+    if devices < 1:
+        raise UserError(f"devices: got {devices}; it must be at least 1")
+    if device != "auto":
+        pick_device(device)
     try:
         made = Fabric(accelerator=device, devices=devices, precision=precision)
         made.launch()
     except (ValueError, RuntimeError, TypeError) as error:
-        raise UserError(f"device {device!r}: {error}") from None
+        raise UserError(f"device: {devices} of {device} cannot be used ({error})") from None
     return made

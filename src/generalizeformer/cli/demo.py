@@ -4,9 +4,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from generalizeformer.cli._terminal import console, fabric, show
-from generalizeformer.cli.evaluate import METHODS, streams
-from generalizeformer.cli.train import preprocessing_for, run_training
+from generalizeformer.cli._terminal import check_folder, console, fabric, show
+from generalizeformer.cli.evaluate import METHODS, compared, streams
+from generalizeformer.cli.train import card_for, run_training
+from generalizeformer.errors import UserError
 
 if TYPE_CHECKING:
     from generalizeformer.benchmark.records import Record
@@ -30,20 +31,25 @@ def demo(
     """
     import torch
 
+    from generalizeformer.benchmark.figures import check_plots
     from generalizeformer.benchmark.pages import demo_page
     from generalizeformer.benchmark.records import write
     from generalizeformer.benchmark.tables import accuracy_table
 
+    if not seeds:
+        raise UserError("seeds: none was given; give at least one, such as 0")
+    check_folder(out)
+    check_plots()  # before the minutes, not after them
     started = time.monotonic()
     torch.set_num_threads(min(2, torch.get_num_threads()))  # so small a network only waits for more
     records: list[Record] = []
     for seed in seeds:
-        console.print(f"[bold]seed {seed}[/bold]: training on digits turned by 15 to 75 degrees")
+        console.print(f"seed {seed}: training on digits turned by 15 to 75 degrees")
         model = _train(out / f"seed-{seed}", seed, steps)
         records += _compare(model, seed, limit)
     write(out / "records.json", records)
     show(accuracy_table(records, "Accuracy on unseen rotations (0° and 90°), %"))
-    sources, changes, images = _look_inside(model)
+    sources, changes, images = _look_inside(model, limit)
     demo_page(out / "page.html", records, sources, changes, images)
     console.print(
         f"{time.monotonic() - started:.0f} s; the page is {out / 'page.html'}", soft_wrap=True
@@ -59,49 +65,30 @@ def recipe(seed: int, steps: int) -> "Recipe":
     return Recipe(
         episodes="held-out",
         held_out=("15", "75"),
-        erm=ErmConfig(steps=3 * steps // 4, per_domain=16, learning_rate=3e-3),
+        erm=ErmConfig(steps=max(1, 3 * steps // 4), per_domain=16, learning_rate=3e-3),
         meta=MetaConfig(steps=steps, images=160, learning_rate=3e-3),
         seed=seed,
     )
 
 
 def _train(folder: Path, seed: int, steps: int) -> "GeneralizeFormer":
-    from generalizeformer.core.card import Card
     from generalizeformer.data.datasets import digits
 
     sources = digits.sources(digits.Config())
-    card = Card(
-        classes=sources.classes,
-        architecture="digits-small",
-        preprocessing=preprocessing_for(sources, None),
-        dataset="digits",
-    )
-    model: GeneralizeFormer = run_training(
-        sources, recipe(seed, steps), card, folder, False, fabric("cpu", 1, "32-true")
-    )
-    return model
+    card, where = card_for(sources, "digits-small", None), fabric("cpu", 1, "32-true")
+    return run_training(sources, recipe(seed, steps), card, folder, False, where)
 
 
 def _compare(model: "GeneralizeFormer", seed: int, limit: int | None) -> "list[Record]":
-    from generalizeformer.benchmark.runner import compare
     from generalizeformer.data.datasets import digits
 
     targets = digits.targets(digits.Config())
-    with console.status("comparing") as status:
-        return compare(
-            model,
-            targets,
-            METHODS,
-            streams(targets, (1, 20), True, limit, seed),
-            run_seed=seed,
-            report=lambda m, s: status.update(
-                f"{m}, {' and '.join(s.targets)}°, batches of {s.batch_size}"
-            ),
-        )
+    arrivals = streams(targets, (1, 20), True, limit, seed)
+    return compared(model, targets, METHODS, arrivals, run_seed=seed)
 
 
 def _look_inside(
-    model: "GeneralizeFormer",
+    model: "GeneralizeFormer", limit: int | None
 ) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
     """Plain accuracy at the source angles, what φ changes, and a few pictures."""
     from generalizeformer.benchmark.figures import few
@@ -111,7 +98,8 @@ def _look_inside(
 
     angles = digits.SOURCES["outer"]
     known = digits.targets(digits.Config(target_angles=angles))
-    plain = {a: run(model, known, "source", Stream((a,), 20, 0), 0).accuracy for a in known.names}
+    arrivals = {angle: Stream((angle,), 20, 0, limit) for angle in known.names}
+    plain = {a: run(model, known, "source", s, 0).accuracy for a, s in arrivals.items()}
     unseen = digits.targets(digits.Config())
     changes = {
         f"{domain.name}°": model.explain(model.card.preprocessing(few(domain.images, 20)))

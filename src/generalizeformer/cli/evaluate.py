@@ -1,14 +1,18 @@
 """`evaluate`: methods compared on target streams."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from generalizeformer.cli._terminal import console, show
-from generalizeformer.errors import DataError
+from generalizeformer.cli._terminal import Device, aside, check_folder, console, pick_device, show
+from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
+    from generalizeformer.benchmark.records import Record
+    from generalizeformer.core.card import Card
+    from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.data.streams import Stream
 
@@ -25,14 +29,14 @@ def evaluate(
     limit: int | None = None,
     seed: int = 0,
     out: Path | None = None,
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Compare methods on the target streams of a trained model's dataset.
 
     Args:
         run: Folder of a trained model.
         methods: Methods to compare; `all` for every one there is.
-        targets: Target domains; all of the dataset's targets if none is named.
+        targets: Target domains; if none is named, all that the model has not learned from.
         batch_sizes: Images that arrive together.
         mixed: Also let all targets arrive mixed, in the largest batch size.
         limit: Images per stream; all if not given.
@@ -40,78 +44,92 @@ def evaluate(
         out: Folder for records.json and page.html; the run's own `evaluation` if not given.
         device: Where to compute; auto takes a GPU if there is one.
     """
-    from generalizeformer import catalog
     from generalizeformer.benchmark.pages import evaluation_page
     from generalizeformer.benchmark.records import write
-    from generalizeformer.benchmark.runner import ADAPTERS, compare
     from generalizeformer.benchmark.tables import accuracy_table
     from generalizeformer.core.generalizeformer import GeneralizeFormer
 
-    model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
-    domains = target_domains(model.card.dataset, targets)
-    chosen = catalog.names(ADAPTERS) if tuple(methods) == ("all",) else list(methods)
-    for name in chosen:
-        catalog.load(ADAPTERS, name)  # a misspelt method is told before anything runs
-    with console.status("evaluating") as status:
-        records = compare(
-            model,
-            domains,
-            chosen,
-            streams(domains, batch_sizes, mixed, limit, seed),
-            run_seed=0,
-            report=lambda m, s: status.update(
-                f"{m} on {', '.join(s.targets)}, batches of {s.batch_size}"
-            ),
-        )
     folder = out or run / "evaluation"
+    check_folder(folder)
+    chosen = known_methods(methods)
+    model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
+    domains = target_domains(model.card, targets)
+    records = compared(
+        model, domains, chosen, streams(domains, batch_sizes, mixed, limit, seed), run_seed=0
+    )
     write(folder / "records.json", records)
-    table = accuracy_table(records, f"Accuracy on {', '.join(domains.names)}, %")
-    show(table)
-    evaluation_page(folder / "page.html", f"Evaluation of {run.name}", records)
-    console.print(f"records and page in {folder}")
+    show(accuracy_table(records, f"Accuracy on {', '.join(domains.names)}, %"))
+    console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
+    try:
+        evaluation_page(folder / "page.html", f"Evaluation of {run.resolve().name}", records)
+        console.print(f"page: {folder / 'page.html'}", soft_wrap=True)
+    except UserError as error:  # the answer is there without its pictures
+        console.print(f"no page: {error}", soft_wrap=True)
+
+
+def known_methods(names: Sequence[str]) -> list[str]:
+    """The methods of these names. A misspelt one is told before anything runs."""
+    from generalizeformer import catalog
+    from generalizeformer.benchmark.runner import ADAPTERS
+
+    if not names:
+        raise UserError(f"methods: none was named; choose from: {', '.join(METHODS)}, or all")
+    if tuple(names) == ("all",):
+        return catalog.names(ADAPTERS)
+    for name in names:
+        catalog.load(ADAPTERS, name)
+    return list(names)
+
+
+def compared(
+    model: "GeneralizeFormer",
+    domains: "DomainDataset",
+    methods: Sequence[str],
+    arrivals: "list[Stream]",
+    run_seed: int,
+) -> "list[Record]":
+    """The records of every method on every stream, with a word on what is running."""
+    from generalizeformer.benchmark.runner import compare
+
+    with aside.status("comparing") as status:
+
+        def report(method: str, stream: "Stream") -> None:
+            status.update(f"{method} on {', '.join(stream.targets)}, {stream.batch_size} at once")
+
+        return compare(model, domains, methods, arrivals, run_seed, report)
 
 
 def streams(
-    domains: "DomainDataset",
-    batch_sizes: tuple[int, ...],
-    mixed: bool,
-    limit: int | None,
-    seed: int,
-) -> list["Stream"]:
-    """Every target alone in every batch size, then all of them mixed in the largest."""
+    domains: "DomainDataset", batch_sizes: Sequence[int], mixed: bool, limit: int | None, seed: int
+) -> "list[Stream]":
+    """Every target by itself in every batch size; then all of them mixed, in the largest."""
     from generalizeformer.data.streams import Stream
 
-    alone = [Stream((t,), b, seed, limit) for b in batch_sizes for t in domains.names]
-    together = (
-        [Stream(domains.names, max(batch_sizes), seed, limit)]
-        if mixed and len(domains.names) > 1
-        else []
-    )
-    return alone + together
+    if not batch_sizes:
+        raise DataError("batch sizes: none was given; give at least one, such as 20")
+    arrivals = [Stream((t,), b, seed, limit) for b in batch_sizes for t in domains.names]
+    if mixed and len(domains.names) > 1:
+        arrivals.append(Stream(domains.names, max(batch_sizes), seed, limit))
+    return arrivals
 
 
-def target_domains(dataset: str | None, names: tuple[str, ...]) -> "DomainDataset":
+def target_domains(card: "Card", names: Sequence[str]) -> "DomainDataset":
     """The targets of the dataset a model was trained on, or those named."""
     from generalizeformer import catalog
 
-    if dataset is None:
+    if card.dataset is None:
         raise DataError(
             "this model does not say which dataset it was trained on; use `predict` instead"
         )
-    module = catalog.load("generalizeformer.data.datasets", dataset)
-    build = getattr(module, "targets", module.build)
-    domains: DomainDataset = build(module.Config())
-    return domains.only(names) if names else domains
-
-
-def pick_device(name: str) -> Any:
-    """The device of that name; auto is a GPU where there is one."""
-    import torch
-
-    from generalizeformer.errors import UserError
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda was asked for, but there is no usable GPU; use --device cpu")
-    return torch.device(name)
+    module = catalog.load("generalizeformer.data.datasets", card.dataset)
+    if hasattr(module, "targets"):  # images that are never learned from, whatever their domain
+        domains: DomainDataset = module.targets(module.Config())
+        return domains.only(names) if names else domains
+    domains = module.build(module.Config())
+    names = names or [name for name in domains.names if name not in card.sources]
+    if not names:
+        raise DataError(
+            f"{card.dataset}: the model has learned from every domain, so none is a target; train on fewer "
+            f"(--sources), or name known ones: --targets {' '.join(domains.names)}"
+        )
+    return domains.only(names)

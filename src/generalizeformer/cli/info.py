@@ -1,12 +1,15 @@
 """`info`: what can be generated in a model."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.table import Table
 
-from generalizeformer.cli._terminal import console
+from generalizeformer.cli._terminal import console, print_whole
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def info(
@@ -27,25 +30,36 @@ def info(
         channels: Channels of its images, where a name is given.
     """
     from generalizeformer.core.backbones import build_backbone, parameter_count
-    from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.core.slots import Selection, find_slots
 
-    selection = Selection(kinds=kinds, stages=stages or None)
-    if Path(model).is_dir():
-        loaded = GeneralizeFormer.from_pretrained(model)
-        backbone, card = loaded.backbone, loaded.card
-        console.print(f"trained by {card.training} on {card.dataset}: {', '.join(card.sources)}")
-        console.print(f"φ has {parameter_count(loaded.generator):,} parameters")
+    if "/" in model or Path(model).is_dir():  # no backbone's name has a slash
+        backbone = _trained(model)
     else:
         backbone = build_backbone(model, classes, channels=channels)
-    slots = find_slots(backbone, selection)
+    slots = find_slots(backbone, Selection(kinds=kinds, stages=stages or None))
     table = Table("layer", "kind", "stage", "rows", "width", "parameters")
     for slot in slots:
         rows, width = slot.size
         table.add_row(slot.layer, slot.kind, slot.stage, str(rows), str(width), f"{rows * width:,}")
-    console.print(table)
+    print_whole(table)
     generated = sum(slot.size[0] * slot.size[1] for slot in slots)
     console.print(
         f"{len(slots)} slots, {generated:,} of {parameter_count(backbone):,} parameters; "
-        f"classifier: {slots.classifier}"
+        f"classifier: {slots.classifier}",
+        soft_wrap=True,
     )
+
+
+def _trained(path: str) -> "nn.Module":
+    """The backbone of a trained model, after a few words on the model."""
+    from generalizeformer.core.backbones import parameter_count
+    from generalizeformer.core.generalizeformer import GeneralizeFormer
+
+    model = GeneralizeFormer.from_pretrained(path)
+    card = model.card
+    console.print(f"backbone: {card.architecture}, {len(card.classes)} classes", soft_wrap=True)
+    console.print(
+        f"training: {card.training}, on {card.dataset}: {', '.join(card.sources)}", soft_wrap=True
+    )
+    console.print(f"φ: {parameter_count(model.generator):,} parameters")
+    return model.backbone

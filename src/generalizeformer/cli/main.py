@@ -1,5 +1,6 @@
 """`generalizeformer VERB …`: a table of verbs."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -33,12 +34,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         tyro.extras.subcommand_cli_from_dict(
             VERBS, prog="generalizeformer", description=DESCRIPTION, args=arguments
         )
-    except UserError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except (UserError, OSError) as error:
+        print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
+
+
+def _one_line(error: Exception) -> str:
+    """The message without line breaks; what the system refuses is a file and a reason."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
 
 
 if __name__ == "__main__":

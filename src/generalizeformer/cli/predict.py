@@ -6,13 +6,16 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from generalizeformer.cli._terminal import console
-from generalizeformer.cli.evaluate import pick_device
+from generalizeformer.cli._terminal import Device, aside, pick_device
 from generalizeformer.errors import DataError
+
+if TYPE_CHECKING:
+    from generalizeformer.adapters._protocol import Adapter
+    from generalizeformer.core.generalizeformer import GeneralizeFormer
 
 
 def predict(
@@ -23,7 +26,7 @@ def predict(
     method: str = "generalizeformer",
     format: Literal["json", "csv"] = "json",
     out: Path | None = None,
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Classify image files with parameters generated for every batch of them.
 
@@ -42,24 +45,27 @@ def predict(
 
     if batch_size < 1:
         raise DataError(f"batch size: got {batch_size}; it must be at least 1")
+    if out is not None and out.is_dir():
+        raise DataError(
+            f"{out}: is a folder; name a file for the answers, such as {out}/answers.{format}"
+        )
     files = find_images(images)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     adapter, _ = build_adapter(method, model)
     answers: list[dict[str, Any]] = []
-    with console.status("predicting") if out else _silence():
+    with aside.status("predicting") as status:
         for start in range(0, len(files), batch_size):
-            answers += _answer(
-                model, adapter, files[start : start + batch_size], start // batch_size
-            )
-    text = json.dumps(answers, indent=1) + "\n" if format == "json" else _csv(answers)
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        out.write_text(text)
-        console.print(f"{len(answers)} answers in {out}")
+            status.update(f"predicting: {start} of {len(files)} images")
+            batch = files[start : start + batch_size]
+            answers += _answer(model, adapter, batch, start // batch_size)
+    _write(json.dumps(answers, indent=1) + "\n" if format == "json" else _csv(answers), out)
+    if out is not None:
+        aside.print(f"{len(answers)} answers in {out}", soft_wrap=True)
 
 
-def _answer(model: Any, adapter: Any, files: Sequence[Path], batch: int) -> list[dict[str, Any]]:
+def _answer(
+    model: "GeneralizeFormer", adapter: "Adapter", files: Sequence[Path], batch: int
+) -> list[dict[str, Any]]:
     from generalizeformer.data.files import read_images
 
     prepare, classes = model.card.preprocessing, model.card.classes
@@ -80,7 +86,9 @@ def _csv(answers: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _silence() -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()
+def _write(text: str, out: Path | None) -> None:
+    if out is None:
+        sys.stdout.write(text)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, "utf-8")

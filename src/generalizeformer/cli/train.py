@@ -1,18 +1,26 @@
 """`train`: a backbone and φ from source domains."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from generalizeformer.cli._terminal import console, fabric, stage_progress
-from generalizeformer.errors import DataError, UserError
+from generalizeformer.cli._settings import overridden
+from generalizeformer.cli._terminal import Device, check_folder, console, fabric, stage_progress
+from generalizeformer.errors import DataError
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+    from torch import nn
+
+    from generalizeformer.core.card import Card
+    from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.training._recipe import Recipe
+
+Episodes = Literal["held-out", "joint", "looks"]
+Generator = Literal["channels", "rows"]
+Loss = Literal["entropy", "pseudo-label", "memo"]
 
 
 def train(
@@ -23,17 +31,17 @@ def train(
     backbone: str = "digits-small",
     pretrained: bool = False,
     image_size: int | None = None,
-    episodes: Literal["held-out", "joint", "looks"] = "held-out",
+    episodes: Episodes = "held-out",
     looks: bool = False,
     held_out: tuple[str, ...] = (),
-    generator: Literal["channels", "rows"] = "channels",
-    loss: Literal["entropy", "pseudo-label", "memo"] = "entropy",
+    generator: Generator = "channels",
+    loss: Loss = "entropy",
     source_steps: int = 300,
     steps: int = 400,
     learning_rate: float = 3e-3,
     seed: int = 0,
     settings: Path | None = None,
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    device: Device = "auto",
     devices: int = 1,
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
 ) -> None:
@@ -52,7 +60,7 @@ def train(
         held_out: Domains to leave out in turn (held-out episodes); all if none is named.
         generator: channels: ours, small, for any architecture; rows: the paper's 8-layer transformer.
         loss: Unsupervised loss whose gradients φ sees.
-        source_steps: Steps of each backbone's training.
+        source_steps: Steps of each backbone's training (joint episodes have `steps` for both).
         steps: Steps of φ's training.
         learning_rate: Peak learning rate of φ; use 1e-4 with rows.
         seed: Of everything random.
@@ -61,7 +69,29 @@ def train(
         devices: How many of them.
         precision: bf16-mixed is faster on recent GPUs.
     """
-    from generalizeformer.core.card import Card
+    check_out(out)
+    domains = source_domains(data, sources)
+    recipe = _recipe(
+        episodes, looks, held_out, generator, loss, source_steps, steps, learning_rate, seed
+    )
+    recipe = recipe if settings is None else overridden(recipe, settings)
+    recipe.check(domains)
+    card = card_for(domains, backbone, image_size)
+    run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))
+
+
+def _recipe(
+    episodes: Episodes,
+    looks: bool,
+    held_out: tuple[str, ...],
+    generator: Generator,
+    loss: Loss,
+    source_steps: int,
+    steps: int,
+    learning_rate: float,
+    seed: int,
+) -> "Recipe":
+    """The flags as a recipe."""
     from generalizeformer.core.generalizeformer import Config
     from generalizeformer.core.generators import channels, rows
     from generalizeformer.data.looks import Config as Looks
@@ -69,12 +99,10 @@ def train(
     from generalizeformer.training.erm import Config as ErmConfig
     from generalizeformer.training.meta import Config as MetaConfig
 
-    domains = source_domains(data, sources)
-    recipe = Recipe(
+    kind = channels.Config() if generator == "channels" else rows.Config()
+    return Recipe(
         episodes=episodes,
-        model=Config(
-            generator=channels.Config() if generator == "channels" else rows.Config(), loss=loss
-        ),
+        model=Config(generator=kind, loss=loss),
         erm=ErmConfig(steps=source_steps, per_domain=16, learning_rate=3e-3),
         meta=MetaConfig(
             steps=steps, images=160, learning_rate=learning_rate, looks=Looks() if looks else None
@@ -82,28 +110,27 @@ def train(
         held_out=held_out or None,
         seed=seed,
     )
-    recipe = recipe if settings is None else overridden(recipe, settings)
-    card = Card(
-        classes=domains.classes,
-        architecture=backbone,
-        preprocessing=preprocessing_for(domains, image_size),
-        dataset=domains.name,
-    )
-    run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))
 
 
 def run_training(
-    domains: "DomainDataset", recipe: "Recipe", card: Any, out: Path, pretrained: bool, where: Any
-) -> Any:
+    domains: "DomainDataset",
+    recipe: "Recipe",
+    card: "Card",
+    out: Path,
+    pretrained: bool,
+    where: "Fabric",
+) -> "GeneralizeFormer":
     """Trains with bars and says where the model is. Gives the model."""
     from generalizeformer.core.backbones import build_backbone
     from generalizeformer.training._recipe import train as train_recipe
 
-    prepared = card.preprocessing
-
-    def build() -> Any:
+    def build() -> "nn.Module":
+        assert card.architecture is not None
         return build_backbone(
-            card.architecture, len(card.classes), channels=prepared.channels, pretrained=pretrained
+            card.architecture,
+            len(card.classes),
+            channels=card.preprocessing.channels,
+            pretrained=pretrained,
         )
 
     with stage_progress() as report:
@@ -111,9 +138,21 @@ def run_training(
     if where.global_rank == 0:
         console.print(
             f"source validation: {model.card.source_accuracy:.1f} % plain, "
-            f"{model.card.adapted_accuracy:.1f} % generated; saved in {out}"
+            f"{model.card.adapted_accuracy:.1f} % generated; saved in {out}",
+            soft_wrap=True,
         )
     return model
+
+
+def check_out(folder: Path) -> None:
+    """Raises where a model cannot be written, or would replace files that are not a training's."""
+    check_folder(folder)
+    theirs = [name for name in ("README.md", "config.json") if (folder / name).exists()]
+    if theirs and not (folder / "training").is_dir():
+        raise DataError(
+            f"{folder}: holds a {theirs[0]} that no training wrote and that this one would replace; "
+            "name a new folder"
+        )
 
 
 def source_domains(data: str, names: tuple[str, ...]) -> "DomainDataset":
@@ -126,36 +165,21 @@ def source_domains(data: str, names: tuple[str, ...]) -> "DomainDataset":
     return domains.only(names) if names else domains
 
 
-def preprocessing_for(domains: "DomainDataset", size: int | None) -> Any:
-    """Size of the dataset's images; mean and spread of ImageNet for colour, of the digits for grey."""
+def card_for(domains: "DomainDataset", architecture: str, size: int | None) -> "Card":
+    """The card of a model for these domains; mean and spread are ImageNet's for colour, the digits' for grey."""
+    from generalizeformer.core.card import Card
     from generalizeformer.core.preprocessing import Preprocessing
 
     _, channels, height, _ = domains.domains[0].images.shape
-    if channels == 3:
-        return Preprocessing(size=size or height)
-    if channels == 1:
-        return Preprocessing(size=size or height, mean=(0.1307,), std=(0.3081,))
-    raise DataError(f"{domains.name}: images have {channels} channels; 1 or 3 are supported")
-
-
-def overridden(recipe: "Recipe", path: Path) -> "Recipe":
-    """The recipe with the settings of a JSON file laid over it."""
-    from generalizeformer.config import from_dict, to_dict
-
-    try:
-        changes = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: no readable JSON settings ({error})") from None
-    if not isinstance(changes, dict):
-        raise UserError(f"{path}: got {type(changes).__name__}; settings are a JSON object")
-    return replace(from_dict(type(recipe), _merged(to_dict(recipe), changes)))
-
-
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    both = {
-        key: _merged(base[key], value)
-        if isinstance(value, dict) and isinstance(base.get(key), dict)
-        else value
-        for key, value in changes.items()
-    }
-    return base | both
+    size = height if size is None else size
+    if size < 1:
+        raise DataError(f"image size: got {size}; it must be at least 1")
+    if channels not in (1, 3):
+        raise DataError(f"{domains.name}: images have {channels} channels; 1 or 3 are supported")
+    grey = Preprocessing(size=size, mean=(0.1307,), std=(0.3081,))
+    return Card(
+        classes=domains.classes,
+        architecture=architecture,
+        preprocessing=grey if channels == 1 else Preprocessing(size=size),
+        dataset=domains.name,
+    )

@@ -5,15 +5,17 @@ resumed from its last saved state ends with the same weights as one that was nev
 """
 
 import json
+import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from lightning_fabric import Fabric
 
-from generalizeformer.errors import CheckpointError
+from generalizeformer.errors import CheckpointError, UserError
 from generalizeformer.seeds import derive
 
 Metrics = dict[str, float]
@@ -21,6 +23,7 @@ Report = Callable[[str, int, int, Metrics], None]
 """Told (stage, steps done, steps in all, latest metrics) after every step."""
 
 
+@runtime_checkable
 class Method(Protocol):
     """What a training method is to the loop."""
 
@@ -49,8 +52,9 @@ class Stage:
     steps: int
     seed: int
     folder: Path
+    fabric: Fabric  # rank 0 alone writes and reports; the others draw other data
     every: int = 50  # validate, and save the state, every so many steps
-    rank: int = 0  # only rank 0 writes; the others draw other data
+    settings: dict[str, Any] = field(default_factory=dict)  # whoever resumes must have the same
     report: Report | None = None
 
 
@@ -58,9 +62,7 @@ def fit(method: Method, stage: Stage) -> Metrics:
     """Drives the method through the stage and leaves it with its best weights. Gives the best metrics."""
     state = _resume(method, stage)
     for step in range(state["step"], stage.steps):
-        words = (stage.seed, stage.name, step, stage.rank)
-        torch.manual_seed(derive(*words, "noise"))  # dropout and descriptor noise
-        metrics = method.update(step, torch.Generator().manual_seed(derive(*words, "data")))
+        metrics = _update(method, stage, step)
         done = step + 1
         if done % stage.every == 0 or done == stage.steps:
             metrics |= method.validate()
@@ -68,58 +70,96 @@ def fit(method: Method, stage: Stage) -> Metrics:
                 state["best"], state["weights"] = metrics, _copy(method.weights())
             state["step"] = done
             _record(method, stage, state, metrics)
-        if stage.report is not None:
+        if stage.report is not None and stage.fabric.global_rank == 0:
             stage.report(stage.name, done, stage.steps, metrics)
-    method.load_weights(state["weights"])
+    # Ranks score alike up to rounding; where that decides which weights are best, rank 0 does.
+    method.load_weights(stage.fabric.broadcast(state["weights"]))
     best: Metrics = state["best"]
     return best
 
 
+def _update(method: Method, stage: Stage, step: int) -> Metrics:
+    words = (stage.seed, stage.name, step, stage.fabric.global_rank)
+    torch.manual_seed(derive(*words, "noise"))  # dropout and descriptor noise
+    metrics = method.update(step, torch.Generator().manual_seed(derive(*words, "data")))
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise UserError(
+                f"{stage.name}: {name} is {value} at step {step + 1}, so training has diverged; "
+                f"lower the learning rate, delete {stage.folder} and start again"
+            )
+    return metrics
+
+
 def _record(method: Method, stage: Stage, state: dict[str, Any], metrics: Metrics) -> None:
     """Log line first, state second: a kill in between repeats the line, which resuming then drops."""
-    if stage.rank:
+    if stage.fabric.global_rank:
         return
     stage.folder.mkdir(parents=True, exist_ok=True)
-    with _log_path(stage).open("a") as log:
+    with _log_path(stage).open("a", encoding="utf-8") as log:
         log.write(json.dumps({"stage": stage.name, "step": state["step"], **metrics}) + "\n")
     path = _state_path(stage)
     partial = path.with_suffix(".partial")
-    torch.save(
-        state | {"method": method.state(), "seed": stage.seed, "steps": stage.steps}, partial
-    )
+    torch.save(state | {"method": method.state(), "settings": stage.settings}, partial)
     os.replace(partial, path)
 
 
 def _resume(method: Method, stage: Stage) -> dict[str, Any]:
+    """The state of the loop: that of the state file, which also goes into the method, or a fresh one."""
     path = _state_path(stage)
     if not path.exists():
-        _log_path(stage).unlink(missing_ok=True)
+        _cut_log(stage, 0)
         return {"step": 0, "best": None, "weights": None}
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        if (state["seed"], state["steps"]) != (stage.seed, stage.steps):
-            raise CheckpointError(
-                f"{path}: belongs to a run with seed {state['seed']} and {state['steps']} steps, not "
-                f"{stage.seed} and {stage.steps}; choose another folder or delete this one"
-            )
-        method.load(state.pop("method"))
-    except CheckpointError:
-        raise
-    except (
-        Exception
-    ) as error:  # a damaged file fails in many ways, and all mean the same to the user
+        other = _difference(state.pop("settings"), stage.settings)
+        if other is None:
+            method.load(state.pop("method"))
+    except Exception as error:  # a damaged file fails in many ways, and all mean the same
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
-            f"{path}: cannot be resumed ({str(error).splitlines()[0]}); delete it to start again"
+            f"{path}: cannot be resumed ({reason}); delete it to start this stage again"
         ) from None
+    if other is not None:
+        raise CheckpointError(
+            f"{path}: belongs to a run with {other}; go on with the settings it has, or choose another "
+            f"folder, or delete {stage.folder} to start again"
+        )
     _cut_log(stage, state["step"])
     return state
 
 
+def _difference(old: dict[str, Any], new: dict[str, Any], where: str = "") -> str | None:
+    """The first setting in which two runs differ, in words."""
+    for key in sorted(old.keys() | new.keys()):
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            deeper = _difference(before, now, f"{where}{key}.")
+            if deeper is not None:
+                return deeper
+        elif before != now:
+            return f"{where}{key} {before!r}, not {now!r}"
+    return None
+
+
 def _cut_log(stage: Stage, step: int) -> None:
     """Drops lines that are incomplete or later than the state that survived."""
-    lines = _log_path(stage).read_text().splitlines() if _log_path(stage).exists() else []
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-    _log_path(stage).write_text("".join(f"{line}\n" for line in kept))
+    path = _log_path(stage)
+    if stage.fabric.global_rank or not path.exists():
+        return
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    kept = [line for line in lines if _step_of(line) <= step]
+    partial = path.with_suffix(".partial-log")
+    partial.write_text("".join(f"{line}\n" for line in kept), "utf-8")
+    os.replace(partial, path)
+
+
+def _step_of(line: str) -> float:
+    """The step a log line tells of; infinity where a kill cut the line."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def _copy(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

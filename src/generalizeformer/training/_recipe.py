@@ -4,20 +4,24 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import quote
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from generalizeformer.config import to_dict
 from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import Config as ModelConfig
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import split_all
-from generalizeformer.errors import DataError
-from generalizeformer.training._loop import Report, Stage, fit
+from generalizeformer.errors import DataError, UserError
+from generalizeformer.training._checks import check_shares
+from generalizeformer.training._loop import Method, Report, Stage, fit
 from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._start import calibrate, check_fits, fingerprint
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.joint import Config as JointConfig
@@ -45,6 +49,11 @@ class Recipe:
     stay: float = 0.2  # share of meta-steps on the final model's own domains: do no harm
     validation: float = 0.2  # share of every source domain that is only validated on
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_shares("recipe", stay=self.stay)
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"recipe: seed is {self.seed}; it must be from 0 to 2^63 - 1")
 
     def check(self, sources: DomainDataset) -> None:
         """Raises DataError where the sources do not allow these episodes."""
@@ -87,15 +96,11 @@ class _Run:
         fabric: Fabric,
         report: Report | None,
     ) -> None:
+        self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing
+        self.folder, self.fabric, self.report = folder, fabric, report
         torch.manual_seed(recipe.seed)
         self.start = build()  # every stage starts from these weights and this head
-        self.recipe, self.card, self.folder, self.fabric, self.report = (
-            recipe,
-            card,
-            folder,
-            fabric,
-            report,
-        )
+        check_fits(self.start, sources, self.preprocessing)
         self.data, self.held = split_all(sources, validation=recipe.validation, seed=recipe.seed)
 
     def model(self) -> GeneralizeFormer:
@@ -108,35 +113,60 @@ class _Run:
 
     def _staged(self) -> GeneralizeFormer:
         """ERM on all sources; for held-out episodes also ERM without each; then φ on the pairs."""
-        model = self._wrap(self._erm("erm", self.data.names))
+        model = self._wrap(self._erm("erm", self.data.names), self.data.names)
         pairs = self._own_pairs(model)
         if self.recipe.episodes == "held-out":
-            chosen = self.recipe.held_out or self.data.names
+            chosen = dict.fromkeys(self.recipe.held_out or self.data.names)
             strange = [self._strange_pair(name, model) for name in chosen]
             pairs = _blend(strange, pairs, self.recipe.stay)
-        method = Meta(pairs, self.card.preprocessing, self.recipe.meta, self.fabric)
-        fit(method, self._stage("meta", self.recipe.meta.steps, self.recipe.meta.every))
+        method = Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric)
+        self._fit("meta", method, self.recipe.meta, to_dict(self.recipe))
         return model
 
     def _joint(self) -> GeneralizeFormer:
-        model = self._wrap(copy.deepcopy(self.start))
-        steps = self.recipe.meta.steps
-        config = JointConfig(erm=replace(self.recipe.erm, steps=steps), meta=self.recipe.meta)
-        method = Joint(model, self.data, self.held, self.card.preprocessing, config, self.fabric)
-        fit(method, self._stage("joint", steps, self.recipe.meta.every))
+        model = self._wrap(copy.deepcopy(self.start), self.data.names)
+        erm = replace(self.recipe.erm, steps=self.recipe.meta.steps)
+        config = JointConfig(erm=erm, meta=self.recipe.meta)
+        method = Joint(model, self.data, self.held, self.preprocessing, config, self.fabric)
+        self._fit("joint", method, self.recipe.meta, to_dict(self.recipe))
         return model
 
     def _erm(self, name: str, domains: tuple[str, ...]) -> nn.Module:
         backbone = copy.deepcopy(self.start)
         train, held = self.data.only(domains), self.held.only(domains)
-        method = Erm(backbone, train, held, self.card.preprocessing, self.recipe.erm, self.fabric)
-        fit(method, self._stage(name, self.recipe.erm.steps, self.recipe.erm.every))
+        method = Erm(backbone, train, held, self.preprocessing, self.recipe.erm, self.fabric)
+        # φ's settings do not matter here: whoever changes those keeps the backbones.
+        mine = {"erm": to_dict(self.recipe.erm), "validation": self.recipe.validation}
+        self._fit(name, method, self.recipe.erm, mine)
         return backbone
+
+    def _fit(
+        self, name: str, method: Method, config: ErmConfig | MetaConfig, settings: dict[str, Any]
+    ) -> None:
+        """Runs a stage. Its state is taken up again only by a run with the same settings, data and start."""
+        settings = settings | {
+            "seed": self.recipe.seed,
+            "domains": [f"{domain.name} ({len(domain)} images)" for domain in self.data.domains],
+            "preprocessing": to_dict(self.preprocessing),
+            "starting weights": fingerprint(self.start),
+        }
+        stage = Stage(
+            name=name,
+            steps=config.steps,
+            seed=self.recipe.seed,
+            folder=self.folder / "training",
+            fabric=self.fabric,
+            every=config.every,
+            settings=settings,
+            report=self.report,
+        )
+        fit(method, stage)
 
     def _strange_pair(self, name: str, model: GeneralizeFormer) -> Pair:
         """A model that never saw the domain, and the domain; drawn the more often, the more it gets wrong."""
         others = tuple(other for other in self.data.names if other != name)
-        stranger = self._wrap(self._erm(f"erm-without-{name}", others))
+        stage = f"erm-without-{quote(name, safe='')}"  # it names files
+        stranger = self._wrap(self._erm(stage, others), others)
         stranger.generator = model.generator
         wrong = 100 - self._plain_accuracy(stranger, name)
         return Pair(stranger, self.data[name], self.held[name], max(wrong, 0.1))
@@ -144,47 +174,28 @@ class _Run:
     def _own_pairs(self, model: GeneralizeFormer) -> list[Pair]:
         return [Pair(model, self.data[name], self.held[name]) for name in self.data.names]
 
-    def _plain_accuracy(self, model: GeneralizeFormer, name: str) -> float:
-        backbone = model.backbone.eval()
-        return accuracy(
-            lambda images, _: backbone(images),
-            self.held[name],
-            self.card.preprocessing,
-            1,
-            self.fabric.device,
-        )
-
-    def _wrap(self, backbone: nn.Module) -> GeneralizeFormer:
+    def _wrap(self, backbone: nn.Module, domains: tuple[str, ...]) -> GeneralizeFormer:
+        """A model with a fresh φ, the same for every backbone, that has seen these domains and no other."""
         torch.manual_seed(self.recipe.seed)
         model = GeneralizeFormer(backbone, self.recipe.model, self.card).to(self.fabric.device)
-        if model.reference.layers:
-            pixels = torch.cat([domain.images[:64] for domain in self.data.domains])
-            model.calibrate(self.card.preprocessing(pixels.to(self.fabric.device)))
+        calibrate(model, self.data.only(domains), self.preprocessing)
         return model
 
+    def _plain_accuracy(self, model: GeneralizeFormer, name: str) -> float:
+        backbone, device = model.backbone.eval(), self.fabric.device
+        return accuracy(lambda x, _: backbone(x), self.held[name], self.preprocessing, 1, device)
+
+    def _adapted_accuracy(self, model: GeneralizeFormer, name: str) -> float:
+        return accuracy(model, self.held[name], self.preprocessing, 20, self.fabric.device)
+
     def _card(self, model: GeneralizeFormer) -> Card:
-        names, preprocessing = self.data.names, self.card.preprocessing
-        adapted = [
-            accuracy(model, self.held[n], preprocessing, 20, self.fabric.device) for n in names
-        ]
-        plain = [self._plain_accuracy(model, name) for name in names]
+        names = self.data.names
         return replace(
             self.card,
             sources=names,
             training=f"{self.recipe.episodes} episodes, {self.recipe.meta.steps} steps",
-            source_accuracy=sum(plain) / len(plain),
-            adapted_accuracy=sum(adapted) / len(adapted),
-        )
-
-    def _stage(self, name: str, steps: int, every: int) -> Stage:
-        return Stage(
-            name=name,
-            steps=steps,
-            seed=self.recipe.seed,
-            folder=self.folder / "training",
-            every=every,
-            rank=self.fabric.global_rank,
-            report=self.report if self.fabric.global_rank == 0 else None,
+            source_accuracy=sum(self._plain_accuracy(model, n) for n in names) / len(names),
+            adapted_accuracy=sum(self._adapted_accuracy(model, n) for n in names) / len(names),
         )
 
 

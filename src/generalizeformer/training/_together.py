@@ -1,10 +1,10 @@
-"""Several processes as one: gradients are averaged, so every rank keeps the same weights."""
+"""Several processes as one: gradients and buffers are averaged, so every rank keeps the same weights."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def descend(
@@ -18,19 +18,28 @@ def descend(
     optimizer.zero_grad(set_to_none=True)
     fabric.backward(loss)
     moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    average(fabric, moved)
+    average(fabric, [p.grad for p in moved])
     if clip is not None:
         torch.nn.utils.clip_grad_norm_(moved, clip)
     optimizer.step()
 
 
-def average(fabric: Fabric, parameters: Iterable[Tensor]) -> None:
-    """Replaces every gradient by its mean over the ranks."""
-    if fabric.world_size == 1:
+def share_buffers(fabric: Fabric, module: nn.Module) -> None:
+    """Averages running statistics over the ranks, each of which has seen other images."""
+    average(fabric, [value for value in module.buffers() if value.is_floating_point()])
+
+
+@torch.no_grad()
+def average(fabric: Fabric, tensors: Sequence[Tensor]) -> None:
+    """Replaces every tensor by its mean over the ranks, in place and in one message."""
+    if fabric.world_size == 1 or not tensors:
         return
-    for parameter in parameters:
-        assert parameter.grad is not None
-        parameter.grad = fabric.all_reduce(parameter.grad, reduce_op="mean")  # type: ignore[assignment]
+    joined = torch.cat([value.flatten() for value in tensors])
+    mean = fabric.all_reduce(joined, reduce_op="mean")
+    assert isinstance(mean, Tensor)
+    parts = torch.split(mean, [value.numel() for value in tensors])
+    for value, part in zip(tensors, parts, strict=True):
+        value.copy_(part.view_as(value))
 
 
 def schedule(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:

@@ -17,9 +17,10 @@ from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.episodes import minibatch
 from generalizeformer.data.looks import Config as Looks
 from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.training._checks import check_counts, check_positive
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy
-from generalizeformer.training._together import descend, schedule
+from generalizeformer.training._together import descend, schedule, share_buffers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,10 @@ class Config:
     weight_decay: float = 1e-4
     looks: Looks | None = None  # random looks as augmentation, one per image
     every: int = 100  # steps between validations
+
+    def __post_init__(self) -> None:
+        check_counts("erm", steps=self.steps, per_domain=self.per_domain, every=self.every)
+        check_positive("erm", learning_rate=self.learning_rate)
 
 
 class Erm:
@@ -63,6 +68,7 @@ class Erm:
             logits = self.backbone(self.preprocessing(pixels))
             loss = F.cross_entropy(logits, drawn.labels.to(self.fabric.device))
         descend(self.fabric, self.optimizer, loss)
+        share_buffers(self.fabric, self.backbone)
         return {"loss": loss.item()}
 
     def validate(self) -> Metrics:

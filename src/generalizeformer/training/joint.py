@@ -16,6 +16,7 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.training._loop import Metrics
+from generalizeformer.training._start import calibrate
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.meta import Config as MetaConfig
@@ -46,7 +47,7 @@ class Joint:
         config: Config,
         fabric: Fabric,
     ) -> None:
-        self.model, self.train = model, train
+        self.model, self.train, self.preprocessing = model, train, preprocessing
         self.source = Erm(model.backbone, train, validation, preprocessing, config.erm, fabric)
         pairs = [
             Pair(model, domain, held)
@@ -69,6 +70,7 @@ class Joint:
 
     def validate(self) -> Metrics:
         self.target.pairs = self.pairs
+        self._calibrate()
         plain = self.source.validate()["score"]
         return self.target.validate() | {"source": plain}
 
@@ -78,6 +80,7 @@ class Joint:
     def load(self, state: dict[str, Any]) -> None:
         self.source.load(state["source"])
         self.target.load(state["target"])
+        self._calibrate()
 
     def weights(self) -> dict[str, Tensor]:
         backbone = {f"backbone.{name}": v for name, v in self.source.weights().items()}
@@ -87,3 +90,8 @@ class Joint:
         for part, owner in (("backbone.", self.source), ("generator.", self.target)):
             mine = {n.removeprefix(part): v for n, v in weights.items() if n.startswith(part)}
             owner.load_weights(mine)
+        self._calibrate()
+
+    def _calibrate(self) -> None:
+        """θ moves, and with it what its layers see. Follows from θ, so it is not part of the state."""
+        calibrate(self.model, self.train, self.preprocessing)

@@ -6,7 +6,7 @@ domain, a model that never saw it. Random looks turn any domain into many. Each 
 `GeneralizeFormer.forward`, the same call as at test time, and φ learns from its cross-entropy.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +20,12 @@ from generalizeformer.data.domains import Domain
 from generalizeformer.data.episodes import Episode, episode, group_sizes
 from generalizeformer.data.looks import Config as Looks
 from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.training._checks import (
+    check_counts,
+    check_positive,
+    check_shares,
+    check_sizes,
+)
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy
 from generalizeformer.training._together import descend, schedule
@@ -37,7 +43,13 @@ class Config:
     look_share: float = 0.5  # of the steps that use them
     average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
     every: int = 100  # steps between validations
-    validation_sizes: tuple[int, ...] = field(default=(1, 20))
+    validation_sizes: tuple[int, ...] = (1, 20)
+
+    def __post_init__(self) -> None:
+        check_counts("meta", steps=self.steps, images=self.images, every=self.every)
+        check_sizes("meta", sizes=self.sizes, validation_sizes=self.validation_sizes)
+        check_shares("meta", look_share=self.look_share, average=self.average)
+        check_positive("meta", learning_rate=self.learning_rate, clip=self.clip)
 
 
 @dataclass(frozen=True)
@@ -56,12 +68,8 @@ class Meta:
     def __init__(
         self, pairs: list[Pair], preprocessing: Preprocessing, config: Config, fabric: Fabric
     ) -> None:
-        self.pairs, self.preprocessing, self.config, self.fabric = (
-            pairs,
-            preprocessing,
-            config,
-            fabric,
-        )
+        self.pairs, self.preprocessing = pairs, preprocessing
+        self.config, self.fabric = config, fabric
         self.generator = pairs[0].model.generator
         assert all(pair.model.generator is self.generator for pair in pairs)
         self.optimizer = torch.optim.AdamW(
@@ -120,15 +128,14 @@ class Meta:
         sizes = tuple(min(size, len(domain)) for size in self.config.sizes)
         drawn = episode(domain, group_sizes(self.config.images, sizes, generator), generator)
         pixels, groups = drawn.images.to(self.fabric.device), drawn.groups.to(self.fabric.device)
-        share = self.config.look_share if self.config.looks is not None else 0.0
-        if self.config.looks is not None and float(torch.rand(1, generator=generator)) < share:
-            pixels = apply_looks(pixels, groups, generator, self.config.looks)
+        looks, share = self.config.looks, self.config.look_share
+        if looks is not None and float(torch.rand(1, generator=generator)) < share:
+            pixels = apply_looks(pixels, groups, generator, looks)
         return Episode(pixels, drawn.labels, groups)
 
     def _smooth(self, step: int) -> None:
-        decay = min(
-            self.config.average, (step + 1) / (step + 10)
-        )  # young averages must not remember the start
+        # Young averages must not remember the start.
+        decay = min(self.config.average, (step + 1) / (step + 10))
         for name, value in self.generator.state_dict().items():
             self.smooth[name] = decay * self.smooth[name] + (1 - decay) * value
 

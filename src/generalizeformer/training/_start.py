@@ -1,0 +1,53 @@
+"""Before the first step: whether the backbone fits the data, what it starts from, what it measures of the sources."""
+
+import hashlib
+
+import torch
+from torch import nn
+
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.errors import DataError, UserError
+
+PER_DOMAIN = 64  # images that the reference is measured on
+
+
+@torch.no_grad()
+def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> None:
+    """Raises where the backbone cannot answer these images with these classes: before any training, not after it."""
+    images = preprocessing(data.domains[0].images[:2])
+    try:
+        logits = backbone.eval()(images)
+    except Exception as error:  # every architecture refuses images in its own way
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"backbone: {type(backbone).__name__} does not take images of shape {tuple(images.shape[1:])} "
+            f"({reason}); choose another image size or another backbone"
+        ) from None
+    if tuple(logits.shape) != (len(images), len(data.classes)):
+        raise DataError(
+            f"backbone: {type(backbone).__name__} answers {len(images)} images with {tuple(logits.shape)}; "
+            f"{data.name} has {len(data.classes)} classes, so build it for those"
+        )
+
+
+def fingerprint(backbone: nn.Module) -> str:
+    """Twelve hexadecimal digits that change when any weight does."""
+    content = hashlib.sha256()
+    for name, value in backbone.state_dict().items():
+        content.update(name.encode())
+        content.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return content.hexdigest()[:12]
+
+
+def calibrate(model: GeneralizeFormer, data: DomainDataset, preprocessing: Preprocessing) -> None:
+    """Measures what the model's layers without statistics of their own see on some images of each domain."""
+    if model.reference.layers:
+        pixels = torch.cat([_spread(domain) for domain in data.domains])
+        model.calibrate(preprocessing(pixels.to(next(model.parameters()).device)))
+
+
+def _spread(domain: Domain) -> torch.Tensor:
+    """Images spread evenly over the domain: stored images are often sorted by class."""
+    return domain.images[torch.linspace(0, len(domain) - 1, min(PER_DOMAIN, len(domain))).long()]

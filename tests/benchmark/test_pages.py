@@ -1,0 +1,137 @@
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from generalizeformer.benchmark.figures import few
+from generalizeformer.benchmark.pages import demo_page, evaluation_page
+from generalizeformer.benchmark.report import Section, write_page
+from generalizeformer.benchmark.tables import accuracy_table
+from generalizeformer.core.generalizeformer import Change
+from generalizeformer.errors import UserError
+
+from .toys import record
+
+RECORDS = [
+    record(targets=("0",), by_target={"0": 50.0}),
+    record(targets=("90",), by_target={"90": 60.0}, accuracy=60.0),
+    record(targets=("0",), by_target={"0": 40.0}, batch_size=1),
+    record(targets=("0", "90"), by_target={"0": 55.0, "90": 45.0}),
+    record(method="tent", accuracy=70.0, by_target={"0": 70.0}, run_seed=1, settings={"steps": 1}),
+]
+
+
+def demo(path: Path) -> None:
+    change = Change(("layer1", "fc"), *(torch.tensor([[0.1, 0.2], [0.3, 0.4]]) for _ in range(3)))
+    pictures = {name: torch.arange(4 * 64).view(4, 1, 8, 8).to(torch.uint8) for name in ("0", "90")}
+    demo_page(path, RECORDS, {"15": 90.0, "30": 95.0}, {"0": change, "90": change}, pictures)
+
+
+def evaluation(path: Path) -> None:
+    evaluation_page(path, "An evaluation", RECORDS)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "data", "srcset"):
+                self.loads.append(value or "")
+
+
+@pytest.mark.parametrize("page", [demo, evaluation])
+def test_a_page_needs_nothing_but_itself(page: object, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "page.html"
+    page(path)  # type: ignore[operator]
+    text = path.read_text("utf-8")
+    tags = Tags()
+    tags.feed(text)
+    assert not {"script", "link", "iframe", "img", "object"} & set(tags.names)
+    assert "svg" in tags.names
+    assert "table" in tags.names
+    # Only pixels in the page itself, and shapes drawn before.
+    assert all(load.startswith(("#", "data:image/png;base64,")) for load in tags.loads)
+    assert not re.search(r"""(src=|@import|url\(["']?http)""", text)
+
+
+@pytest.mark.parametrize("page", [demo, evaluation])
+def test_the_same_records_give_the_same_bytes(page: object, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        page(tmp_path / name)  # type: ignore[operator]
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_text_is_escaped(tmp_path: Path) -> None:
+    bad = record(method="<b>", targets=("<i>",), by_target={"<i>": 1.0}, settings={"<u>": "<s>"})
+    path = tmp_path / "page.html"
+    evaluation_page(path, "Accuracy on <b>", [bad])
+    text = path.read_text("utf-8")
+    assert "<title>Accuracy on &lt;b&gt;</title>" in text
+    assert "<td>&lt;b&gt;</td>" in text
+    tags = Tags()
+    tags.feed(text)
+    assert not {"b", "i", "u", "s"} & set(tags.names)
+
+
+def test_the_best_cells_are_marked(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    table = accuracy_table(RECORDS, "")
+    write_page(path, "t", "i", [Section("s", table=table)], "f")
+    assert path.read_text("utf-8").count('class="best"') == len(table.best)
+
+
+def test_settings_and_trainings_are_told(tmp_path: Path) -> None:
+    evaluation(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "source (none); tent (steps=1). Trainings: 2." in text
+
+
+def test_a_method_that_ran_in_some_settings_only_can_be_drawn(tmp_path: Path) -> None:
+    evaluation_page(tmp_path / "page.html", "t", [record(), record(method="tent", batch_size=1)])
+
+
+def test_no_display_is_needed_and_no_backend_is_changed(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib, matplotlib\n"
+        "before = dict(matplotlib.rcParams)\n"
+        "from benchmark.test_pages import evaluation\n"
+        "evaluation(pathlib.Path(sys.argv[1]))\n"
+        "assert dict(matplotlib.rcParams) == before\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, (tests, environment.get("PYTHONPATH"))))
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "page.html")],
+        env=environment | {"PYTHONPATH": path, "MPLBACKEND": "tkagg", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "page.html").exists()
+
+
+def test_missing_matplotlib_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"plots need matplotlib; pip install .*\[report\]"):
+        evaluation(tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_few_images_are_spread_over_the_domain() -> None:
+    images = torch.arange(100).view(100, 1, 1, 1).to(torch.uint8)
+    assert few(images, 5).flatten().tolist() == [0, 24, 49, 74, 99]
+    assert few(images[:2], 4).flatten().tolist() == [0, 0, 0, 1]

@@ -1,0 +1,328 @@
+"""Help, versions, and what a user can get wrong."""
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from generalizeformer import __version__
+from generalizeformer.cli import main as cli
+from generalizeformer.cli.main import VERBS
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+
+def test_every_verb_has_help(command: Command) -> None:
+    for words in ([], *([verb] for verb in VERBS)):
+        ended = command(*words, "--help")
+        assert ended.status == 0
+        assert "usage: generalizeformer" in ended.out
+        assert ended.err == ""
+
+
+def test_help_names_every_verb(command: Command) -> None:
+    text = command("--help").out
+    assert all(verb in text for verb in VERBS)
+
+
+def test_the_version_is_told(command: Command) -> None:
+    assert command("--version") == (0, f"{__version__}\n", "")
+
+
+def test_help_and_version_do_not_wait_for_torch() -> None:
+    program = (
+        "import sys\n"
+        "from generalizeformer.cli.main import VERBS, main\n"
+        "for words in (['--version'], ['--help'], *([verb, '--help'] for verb in VERBS)):\n"
+        "    try: main(words)\n"
+        "    except SystemExit as end: assert end.code in (None, 0), (words, end.code)\n"
+        "heavy = {'torch', 'torchvision', 'lightning_fabric', 'matplotlib', 'timm'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fly"],
+        ["train"],
+        ["train", "x", "--stesp", "3"],
+        ["train", "x", "--steps", "three"],
+        ["train", "x", "--episodes", "none"],
+        ["evaluate", "x", "--limit", "1.5"],
+    ],
+)
+def test_words_that_cannot_be_parsed_end_with_2(command: Command, words: list[str]) -> None:
+    ended = command(*words)
+    assert ended.status == 2
+    assert ended.out == ""
+    assert "Traceback" not in ended.err
+    assert ended.err
+
+
+def test_an_error_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise AssertionError("our own mistake")
+
+    monkeypatch.setattr(cli, "VERBS", {"broken": broken, "other": broken})
+    with pytest.raises(AssertionError, match="our own mistake"):
+        cli.main(["broken"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "file"), 2, "error: file: Permission"),
+        (OSError("disk full"), 2, "error: disk full"),
+        (KeyboardInterrupt(), 130, "stopped; run the same command again"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(
+    error: BaseException,
+    status: int,
+    words: str,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "VERBS", {"broken": broken, "other": broken})
+    ended = command("broken")
+    assert ended.status == status
+    assert ended.err.startswith(words)
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    program = "from generalizeformer.cli.main import main; main(['train', '--help'])"
+    child = subprocess.Popen(
+        [sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    child.stderr.close()
+    assert child.wait() in (0, 141)
+
+
+# train
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--backbone resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
+        ("--backbone nonsense:x", "give a name, torchvision:name or timm:name"),
+        ("--sources a", "one source domain ('a') cannot play source and target at once"),
+        ("--sources a --episodes joint", "--episodes looks --looks"),
+        ("--episodes looks", "pass --looks"),
+        ("--sources a zz", "there is no domain 'zz'; it has: a, b, c, d"),
+        ("--sources a a", "domain names must differ"),
+        ("--held-out zz", "there is no domain 'zz'; it has: a, b, c, d"),
+        ("--steps 0", "meta: steps is 0; it must be at least 1"),
+        ("--source-steps 0", "erm: steps is 0; it must be at least 1"),
+        ("--learning-rate 0", "learning_rate is 0.0; it must be above 0"),
+        ("--seed -1", "seed is -1; it must be from 0"),
+        ("--image-size 0", "image size: got 0; it must be at least 1"),
+        ("--devices 0", "devices: got 0; it must be at least 1"),
+        ("--device mps", "device: mps was asked for, but there is no usable one"),
+        ("--settings nothing.json", "nothing.json: no readable JSON settings"),
+        ("--backbone timm:vit_tiny_patch16_224", "VisionTransformer does not take images of shape"),
+    ],
+)
+def test_training_that_cannot_be_is_refused(
+    refused: Refused, tmp_path: Path, words: str, expected: str
+) -> None:
+    out = tmp_path / "run"
+    assert expected in refused("train", out, "--data", "synthetic", *words.split())
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "predict"])
+def test_a_gpu_that_is_not_there_is_told(
+    refused: Refused,
+    trained: Path,
+    pictures: Path,
+    tmp_path: Path,
+    verb: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    words = {"train": [tmp_path / "x"], "evaluate": [trained], "predict": [trained, pictures]}
+    line = refused(verb, *words[verb], "--device", "cuda")
+    assert line == "device: cuda was asked for, but there is no usable one; use cpu or auto"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"meta": ', "no readable JSON settings (Expecting value"),
+        ("[1]", "got list; settings are a JSON object"),
+        ('{"metta": {}}', "there is no setting 'metta'; the settings are: episodes"),
+        ('{"meta": {"lr": 1}}', "there is no setting 'meta.lr'"),
+        ('{"meta": {"steps": "many"}}', "setting meta.steps: "),
+        ('{"meta": {"steps": 0}}', "meta: steps is 0; it must be at least 1"),
+        ('{"stay": 7}', "recipe: stay is 7.0; it must be between 0 and 1"),
+    ],
+)
+def test_bad_settings_are_refused(
+    refused: Refused, tmp_path: Path, content: str, expected: str
+) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(content)
+    line = refused("train", tmp_path / "x", "--data", "synthetic", "--settings", path)
+    assert line.startswith(f"{path}: ")
+    assert expected in line
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "demo"])
+def test_results_cannot_go_into_a_file(
+    refused: Refused, trained: Path, tmp_path: Path, verb: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    for out in (file, file / "below"):
+        words = {"train": [out], "evaluate": [trained, "--out", out], "demo": ["--out", out]}
+        line = refused(verb, *words[verb])
+        assert line == f"{file}: is a file, but results need a folder; name another"
+    assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.json"])
+def test_a_folder_of_something_else_is_not_overwritten(
+    refused: Refused, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("precious")
+    assert f"holds a {name} that no training wrote" in refused("train", tmp_path)
+    assert (tmp_path / name).read_text() == "precious"
+
+
+# a saved model
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "info"])
+def test_a_model_that_is_not_there_is_told(
+    refused: Refused, tmp_path: Path, pictures: Path, verb: str
+) -> None:
+    rest = [pictures] if verb == "predict" else []
+    assert "no such model folder" in refused(verb, tmp_path / "nothing", *rest)
+    assert "is not a saved model" in refused(verb, pictures, *rest)
+
+
+def damaged(trained: Path, folder: Path, **changes: Any) -> Path:
+    """A copy of the model without its training, its card changed."""
+    shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("training"))
+    content = json.loads((folder / "config.json").read_text())
+    content["card"] |= changes
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "info"])
+def test_a_damaged_model_is_told(
+    refused: Refused, trained: Path, tmp_path: Path, pictures: Path, verb: str
+) -> None:
+    rest = [pictures] if verb == "predict" else []
+    cut = damaged(trained, tmp_path / "cut")
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    assert f"{weights}: cut short, damaged or missing" in refused(verb, cut, *rest)
+
+    other = damaged(trained, tmp_path / "other", classes=["a", "b"])
+    assert "does not fit the model" in refused(verb, other, *rest)
+
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    assert "written by another library" in refused(verb, other, *rest)
+
+
+# evaluate
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--methods tnet", "there is no 'tnet'; did you mean 'tent'?"),
+        ("--methods", "methods: none was named; choose from: source"),
+        ("--targets zz", "there is no domain 'zz'; it has: a, b, c, d"),
+        ("--batch-sizes 0", "batch_size is 0; it must be at least 1"),
+        ("--batch-sizes", "batch sizes: none was given"),
+        ("--limit 0", "limit is 0; it must be at least 1"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused(
+    refused: Refused, trained: Path, tmp_path: Path, words: str, expected: str
+) -> None:
+    out = tmp_path / "out"
+    assert expected in refused("evaluate", trained, *words.split(), "--out", out)
+    assert not out.exists()
+
+
+def test_a_model_without_targets_is_told(refused: Refused, trained: Path, tmp_path: Path) -> None:
+    unknown = damaged(trained, tmp_path / "unknown", dataset=None)
+    assert "does not say which dataset" in refused("evaluate", unknown)
+    everything = damaged(trained, tmp_path / "everything", sources=["a", "b", "c", "d"])
+    assert refused("evaluate", everything).endswith("--targets a b c d")
+
+
+# predict
+
+
+def test_pictures_that_cannot_be_read_are_told(
+    refused: Refused, trained: Path, tmp_path: Path, pictures: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert f"{empty}: no images in this folder" in refused("predict", trained, empty)
+    assert "no such file or folder" in refused("predict", trained, tmp_path / "nothing")
+    assert "name at least one" in refused("predict", trained)
+
+    text = pictures / "text.png"
+    text.write_text("not a picture")
+    assert f"{text}: not an image that can be read" in refused("predict", trained, pictures)
+
+    Image.effect_noise((50, 50), 50).save(text)
+    text.write_bytes(text.read_bytes()[:800])
+    assert f"{text}: not an image that can be read" in refused("predict", trained, pictures)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--batch-size 0", "batch size: got 0; it must be at least 1"),
+        ("--method tnet", "there is no 'tnet'; did you mean 'tent'?"),
+        ("--out .", "name a file for the answers"),
+    ],
+)
+def test_a_prediction_that_cannot_be_is_refused(
+    refused: Refused, trained: Path, pictures: Path, words: str, expected: str
+) -> None:
+    assert expected in refused("predict", trained, pictures, *words.split())
+
+
+# info
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("digits --stages nonsense", "there are no stages"),
+        ("resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
+        ("no/where", "no/where: no such folder, and no such repository could be fetched"),
+    ],
+)
+def test_a_model_that_cannot_be_listed_is_told(refused: Refused, words: str, expected: str) -> None:
+    assert expected in refused("info", *words.split())

@@ -1,0 +1,250 @@
+"""What each verb does when all is well."""
+
+import csv
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from generalizeformer.benchmark.records import read
+from generalizeformer.catalog import names
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.data.files import read_images
+
+from .conftest import Command
+
+TINY = ("--data", "synthetic", "--source-steps", "2", "--steps", "2", "--device", "cpu")
+
+
+# train
+
+
+def test_training_says_how_well_it_went_and_where_the_model_is(
+    command: Command, tmp_path: Path
+) -> None:
+    out = tmp_path / "a [run]"
+    ended = command("train", out, *TINY, "--held-out", "a")
+    assert ended.status == 0
+    pattern = r"source validation: \d+\.\d % plain, \d+\.\d % generated; saved in (.*)\n"
+    found = re.fullmatch(pattern, ended.out)
+    assert found
+    assert found[1] == str(out)
+    assert "erm-without-a" in ended.err
+    assert "meta" in ended.err
+    card = GeneralizeFormer.from_pretrained(out).card
+    assert (card.dataset, card.sources) == ("synthetic", ("a", "b", "c", "d"))
+    again = command("train", out, *TINY, "--held-out", "a")
+    assert again == (0, ended.out, "")  # nothing left to do
+
+
+def test_another_setting_in_the_same_folder_is_refused(command: Command, tmp_path: Path) -> None:
+    words = ("train", tmp_path / "run", *TINY, "--held-out", "a")
+    command(*words)
+    ended = command(*words, "--learning-rate", "0.1")
+    assert ended.status == 2
+    assert "meta.state: belongs to a run with meta.learning_rate 0.003, not 0.1; go" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--episodes", "joint"),
+        ("--episodes", "looks", "--looks", "--sources", "b"),
+        ("--episodes", "looks", "--looks", "--loss", "memo"),
+        ("--episodes", "joint", "--backbone", "timm:test_vit", "--image-size", "160"),
+    ],
+)
+def test_training_in_other_ways(command: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"meta": {"images": 4, "sizes": [2]}, "erm": {"per_domain": 2}}')
+    ended = command("train", tmp_path / "run", *TINY, *words, "--settings", settings)
+    assert ended.status == 0, ended.err
+    model = GeneralizeFormer.from_pretrained(tmp_path / "run")
+    assert model.card.training == f"{words[1]} episodes, 2 steps"
+
+
+def test_settings_in_a_file_override_the_flags(command: Command, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"meta": {"steps": 3}, "model": {"generator": {"width": 16}}}')
+    command("train", tmp_path / "run", *TINY, "--held-out", "a", "--settings", settings)
+    model = GeneralizeFormer.from_pretrained(tmp_path / "run")
+    assert model.card.training == "held-out episodes, 3 steps"
+    assert model.config.generator.width == 16
+
+
+# evaluate
+
+
+def test_an_evaluation_shows_a_table_and_leaves_records_and_a_page(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    ended = command("evaluate", trained, "--out", tmp_path, "--targets", "c", "d", "--limit", "30")
+    assert ended.status == 0
+    lines = ended.out.splitlines()
+    assert lines[0].strip() == "Accuracy on c, d, %"
+    for method in ("source", "alpha_bn", "tent", "t3a", "generalizeformer"):
+        assert any(line.startswith(f"│ {method} ") for line in lines)
+    assert max(len(line) for line in lines[:10]) <= 80
+    assert f"records: {tmp_path / 'records.json'}" in lines
+    assert f"page: {tmp_path / 'page.html'}" in lines
+    assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
+    settings = {(r.targets, r.batch_size) for r in read(tmp_path / "records.json")}
+    assert settings == {
+        (("c",), 1),
+        (("d",), 1),
+        (("c",), 20),
+        (("d",), 20),
+        (("c", "d"), 20),
+    }
+
+
+def test_by_default_the_targets_are_what_was_not_learned(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    command("evaluate", trained, "--out", tmp_path, "--methods", "source")
+    assert {r.targets for r in read(tmp_path / "records.json")} == {("d",)}
+
+
+def test_all_means_every_method(command: Command, trained: Path, tmp_path: Path) -> None:
+    command("evaluate", trained, "--out", tmp_path, "--methods", "all", "--batch-sizes", "20")
+    ran = [record.method for record in read(tmp_path / "records.json")]
+    assert ran == names("generalizeformer.adapters")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_is_whole_at_every_width(
+    command: Command, trained: Path, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = ("--batch-sizes", "1", "4", "16", "--methods", "generalizeformer", "--limit", "16")
+    ended = command("evaluate", trained, "--out", tmp_path, "--targets", "a", "d", *words)
+    assert "│ generalizeformer │" in ended.out
+    assert "…" not in ended.out
+    assert all(word in ended.out for word in ("single,", "mixed,", "batches", "16", "image"))
+
+
+def test_without_matplotlib_the_answer_is_there_all_the_same(
+    command: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ended = command("evaluate", trained, "--out", tmp_path, "--methods", "source")
+    assert ended.status == 0
+    assert "no page: plots need matplotlib; pip install 'generalizeformer[report]'" in ended.out
+    assert len(read(tmp_path / "records.json")) == 2
+    assert not (tmp_path / "page.html").exists()
+
+
+# predict
+
+
+def test_predictions_are_the_models_answers(
+    command: Command, trained: Path, pictures: Path
+) -> None:
+    ended = command("predict", trained, pictures, "--batch-size", "2", "--device", "cpu")
+    assert (ended.status, ended.err) == (0, "")
+    answers = json.loads(ended.out)
+    files = [pictures / name for name in ("a.png", "b.png", "c.jpg", "d.webp", "deep/e.png")]
+    assert [answer["file"] for answer in answers] == [str(file) for file in files]
+    assert [answer["batch"] for answer in answers] == [0, 0, 1, 1, 2]
+
+    model = GeneralizeFormer.from_pretrained(trained)
+    pixels = model.card.preprocessing(read_images(files, 3, 16))
+    with torch.no_grad():
+        sure, best = model(pixels, torch.arange(5) // 2).softmax(1).max(1)
+    assert [answer["class"] for answer in answers] == [model.card.classes[k] for k in best.tolist()]
+    assert [a["probability"] for a in answers] == pytest.approx(sure.tolist(), abs=1e-4)
+
+
+def test_files_may_be_named_one_by_one_and_answers_be_csv(
+    command: Command, trained: Path, pictures: Path
+) -> None:
+    files = [pictures / "d.webp", pictures / "a.png"]
+    words = ("--format", "csv", "--method", "source", "--batch-size", "1")
+    ended = command("predict", trained, *files, *words)
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert [row["file"] for row in rows] == [str(file) for file in files]
+    assert [row["batch"] for row in rows] == ["0", "1"]
+    assert set(rows[0]) == {"file", "class", "probability", "batch"}
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_answers_in_a_file_are_those_on_the_screen(
+    command: Command, trained: Path, pictures: Path, tmp_path: Path, format: str
+) -> None:
+    words = ("predict", trained, pictures, "--format", format)
+    shown = command(*words).out
+    out = tmp_path / "new" / f"answers.{format}"
+    ended = command(*words, "--out", out)
+    assert (ended.status, ended.out) == (0, "")
+    assert "".join(ended.err.split()) == "".join(f"5 answers in {out}".split())
+    assert out.read_text("utf-8") == shown
+
+
+def test_colour_pictures_suit_a_model_of_grey_ones(
+    command: Command, pictures: Path, tmp_path: Path
+) -> None:
+    tiny = ("--source-steps", "1", "--steps", "1", "--held-out", "15", "--device", "cpu")
+    command("train", tmp_path / "digits", "--sources", "15", "75", *tiny)
+    ended = command("predict", tmp_path / "digits", pictures)
+    assert ended.status == 0, ended.err
+    assert len(json.loads(ended.out)) == 5
+
+
+# info
+
+
+def test_info_lists_the_slots_of_a_backbone(command: Command) -> None:
+    ended = command("info", "digits-small", "--classes", "10", "--channels", "1")
+    assert ended.status == 0
+    assert "blocks.3.1" in ended.out
+    assert "5 slots, 922 of 29,866 parameters; classifier: classifier" in ended.out
+
+
+def test_info_lists_only_what_is_asked_for(command: Command) -> None:
+    words = ("--kinds", "norm", "--stages", "blocks.0", "blocks.1")
+    ended = command("info", "digits-small", *words)
+    assert "2 slots, 80 of" in ended.out
+
+
+def test_info_tells_of_a_trained_model(command: Command, trained: Path) -> None:
+    ended = command("info", trained)
+    assert "backbone: digits-small, 5 classes\n" in ended.out
+    assert "training: held-out episodes, 4 steps, on synthetic: a, b, c\n" in ended.out
+    assert "φ: " in ended.out
+    assert "5 slots" in ended.out
+
+
+# demo
+
+
+def test_the_demo_shows_a_table_and_leaves_a_page(command: Command, tmp_path: Path) -> None:
+    ended = command("demo", "--out", tmp_path, "--steps", "2", "--limit", "40", "--seeds", "0")
+    assert ended.status == 0, ended.err
+    lines = ended.out.splitlines()
+    assert lines[0] == "seed 0: training on digits turned by 15 to 75 degrees"
+    assert any(line.startswith("│ generalizeformer │") for line in lines)
+    assert re.fullmatch(r"\d+ s; the page is (.*)", lines[-1])
+    assert lines[-1].endswith(str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.count("<svg") == 4
+    assert len(read(tmp_path / "records.json")) == 25
+
+
+def test_the_demo_needs_seeds_and_plots_before_it_starts(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = command("demo", "--out", tmp_path / "x", "--seeds")
+    assert (ended.status, ended.err) == (
+        2,
+        "error: seeds: none was given; give at least one, such as 0\n",
+    )
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ended = command("demo", "--out", tmp_path / "x")
+    assert ended.status == 2
+    assert ended.err == "error: plots need matplotlib; pip install 'generalizeformer[report]'\n"
+    assert not (tmp_path / "x").exists()

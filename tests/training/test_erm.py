@@ -1,0 +1,94 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from generalizeformer.data.episodes import minibatch
+from generalizeformer.data.looks import Config as Looks
+from generalizeformer.errors import UserError
+from generalizeformer.training import erm
+from generalizeformer.training._scoring import accuracy
+
+from .toys import PREPROCESSING, fabric, network, same, seeded, sources, state
+
+
+def erm_of(backbone: nn.Module, **settings: Any) -> erm.Erm:
+    data = sources()
+    config = erm.Config(**({"steps": 40, "per_domain": 8, "learning_rate": 1e-2} | settings))
+    return erm.Erm(backbone, data, data, PREPROCESSING, config, fabric())
+
+
+def test_it_learns_a_tiny_set_by_heart() -> None:
+    method = erm_of(network())
+    before = method.validate()["score"]
+    for step in range(40):
+        method.update(step, seeded(step))
+    assert before < 60
+    assert method.validate()["score"] > 95
+
+
+def test_an_update_is_a_plain_adamw_step_on_the_pooled_images() -> None:
+    backbone = network()
+    plain = copy.deepcopy(backbone)
+    method = erm_of(backbone)
+    loss = method.update(20, seeded(3))["loss"]
+
+    drawn = minibatch(sources(), 8, seeded(3))
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=1e-4)
+    optimizer.param_groups[0]["lr"] = method.optimizer.param_groups[0]["lr"]
+    expected = F.cross_entropy(plain.train()(PREPROCESSING(drawn.images)), drawn.labels)
+    expected.backward()
+    optimizer.step()
+    assert loss == expected.item()
+    assert same(state(backbone), state(plain))
+
+
+def test_running_statistics_move_in_training() -> None:
+    backbone = network()
+    before = state(backbone)
+    erm_of(backbone).update(0, seeded())
+    statistics = [name for name in before if "running" in name]
+    assert statistics
+    assert not any(torch.equal(before[name], backbone.state_dict()[name]) for name in statistics)
+
+
+def test_validation_changes_nothing() -> None:
+    backbone = network()
+    method = erm_of(backbone)
+    method.update(0, seeded())
+    before = state(backbone)
+    method.validate()
+    assert same(before, state(backbone))
+
+
+def test_validation_is_the_mean_over_domains() -> None:
+    method = erm_of(network())
+    scores = [
+        accuracy(lambda x, _: method.backbone(x), d, PREPROCESSING, 1, torch.device("cpu"))
+        for d in sources().domains
+    ]
+    assert method.validate()["score"] == pytest.approx(sum(scores) / 3)
+
+
+def test_every_image_gets_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(pixels: Any, groups: Any, generator: Any, config: Any) -> Any:
+        seen.append(groups)
+        return pixels
+
+    monkeypatch.setattr(erm, "apply_looks", spy)
+    erm_of(network(), looks=Looks()).update(0, seeded())
+    assert len(seen[0].unique()) == 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("steps", 0), ("per_domain", 0), ("every", 0), ("learning_rate", -1.0)],
+)
+def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"erm: {setting} is {value}; it must be"):
+        erm.Config(**{setting: value})

@@ -1,0 +1,195 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.data.looks import Config as Looks
+from generalizeformer.errors import UserError
+from generalizeformer.training import meta
+from generalizeformer.training.meta import Config, Meta, Pair
+
+from .toys import PREPROCESSING, fabric, network, same, seeded, sources, state, wrapped
+
+
+def pairs(*weights: float) -> list[Pair]:
+    """One model for each weight, all with one φ, each with a domain of its own."""
+    data = sources()
+    models = [wrapped(network()) for _ in weights]
+    for model in models[1:]:
+        model.generator = models[0].generator
+    return [
+        Pair(model, domain, domain, weight)
+        for model, domain, weight in zip(models, data.domains, weights, strict=False)
+    ]
+
+
+def meta_of(given: list[Pair], **settings: Any) -> Meta:
+    defaults = {"steps": 20, "images": 12, "sizes": (1, 4), "validation_sizes": (1, 4)}
+    return Meta(given, PREPROCESSING, Config(**(defaults | settings)), fabric())
+
+
+def watched(model: GeneralizeFormer) -> list[tuple[Tensor, ...]]:
+    """What the model is called with from now on."""
+    calls: list[tuple[Tensor, ...]] = []
+    model.register_forward_pre_hook(lambda _, given: calls.append(given))
+    return calls
+
+
+def test_only_the_generator_moves() -> None:
+    given = pairs(1.0, 1.0)
+    before = [state(pair.model.backbone) for pair in given]
+    generator = state(given[0].model.generator)
+    method = meta_of(given)
+    for step in range(6):
+        method.update(step, seeded(step))
+    assert not same(generator, state(method.generator))
+    for pair, backbone in zip(given, before, strict=True):
+        assert same(backbone, state(pair.model.backbone))
+        assert all(value.grad is None for value in pair.model.backbone.parameters())
+
+
+def test_models_with_a_generator_each_are_refused() -> None:
+    apart = [pairs(1.0)[0], pairs(1.0)[0]]
+    with pytest.raises(AssertionError):
+        meta_of(apart)
+
+
+def test_an_update_is_a_clipped_adamw_step_on_the_cross_entropy_of_generated_answers() -> None:
+    given = pairs(1.0)
+    plain = copy.deepcopy(given[0].model)
+    method = meta_of(given, clip=0.01)
+    torch.manual_seed(5)
+    method.update(10, seeded(3))
+
+    generator = seeded(3)
+    torch.multinomial(torch.ones(1), 1, generator=generator)  # which pair
+    drawn = method._draw(given[0].train, generator)
+    rate = method.optimizer.param_groups[0]["lr"]
+    optimizer = torch.optim.AdamW(plain.generator.parameters(), lr=rate, weight_decay=1e-4)
+    torch.manual_seed(5)
+    plain.generator.train()
+    F.cross_entropy(plain(PREPROCESSING(drawn.images), drawn.groups), drawn.labels).backward()
+    assert torch.nn.utils.clip_grad_norm_(plain.generator.parameters(), 0.01) > 0.01
+    optimizer.step()
+    assert same(state(method.generator), state(plain.generator))
+
+
+def test_groups_have_the_sizes_asked_for() -> None:
+    given = pairs(1.0)
+    calls = watched(given[0].model)
+    method = meta_of(given, images=30, sizes=(1, 4))
+    for step in range(5):
+        method.update(step, seeded(step))
+    for images, groups in calls:
+        sizes = torch.bincount(groups).tolist()
+        assert len(images) == 30
+        assert set(sizes[:-1]) <= {1, 4}
+        assert sizes[-1] <= 4
+    assert {1, 4} <= {size for _, groups in calls for size in torch.bincount(groups).tolist()}
+
+
+def test_a_group_is_never_larger_than_its_domain() -> None:
+    given = pairs(1.0)
+    calls = watched(given[0].model)
+    meta_of(given, images=60, sizes=(1000,)).update(0, seeded())
+    assert torch.bincount(calls[0][1]).tolist() == [24, 24, 12]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.0, 8), (0.0, 0), (0.5, range(1, 8))])
+def test_looks_are_used_in_their_share_of_the_steps(
+    share: float, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+
+    def spy(pixels: Tensor, groups: Tensor, generator: Any, config: Any) -> Tensor:
+        seen.append(groups)
+        return pixels
+
+    monkeypatch.setattr(meta, "apply_looks", spy)
+    method = meta_of(pairs(1.0), looks=Looks(), look_share=share)
+    drawn = [method._draw(method.pairs[0].train, seeded(step)).groups for step in range(8)]
+    assert len(seen) in (expected if isinstance(expected, range) else [expected])
+    assert all(any(torch.equal(groups, look) for groups in drawn) for look in seen)
+
+
+def test_without_looks_the_images_are_the_domains_own() -> None:
+    method = meta_of(pairs(1.0))
+    domain = method.pairs[0].train
+    drawn = method._draw(domain, seeded())
+    assert all(any(torch.equal(i, own) for own in domain.images) for i in drawn.images)
+
+
+def test_the_average_forgets_the_start_quickly_and_then_keeps_to_its_decay() -> None:
+    method = meta_of(pairs(1.0), average=0.5)
+    expected = state(method.generator)
+    for step, decay in enumerate((1 / 10, 2 / 11, 3 / 12)):
+        method.update(step, seeded(step))
+        now = method.generator.state_dict()
+        expected = {name: decay * expected[name] + (1 - decay) * now[name] for name in now}
+    torch.testing.assert_close(method.smooth, expected)
+    method.update(100, seeded(9))
+    now = method.generator.state_dict()
+    torch.testing.assert_close(
+        method.smooth, {name: 0.5 * expected[name] + 0.5 * now[name] for name in now}
+    )
+
+
+def test_validation_uses_the_average_and_leaves_the_raw_weights() -> None:
+    given = pairs(1.0)
+    method = meta_of(given)
+    for step in range(3):
+        method.update(step, seeded(step))
+    raw, used = state(method.generator), []
+    given[0].model.register_forward_pre_hook(
+        lambda model, _: used.append((state(model.generator), model.generator.training))
+    )
+    method.validate()
+    assert used
+    assert not same(raw, method.smooth)
+    assert all(same(weights, method.smooth) and not training for weights, training in used)
+    assert same(raw, state(method.generator))
+
+
+def test_pairs_are_drawn_by_their_weights() -> None:
+    given = pairs(0.75, 0.25, 0.0)
+    calls = [watched(pair.model) for pair in given]
+    method = meta_of(given, images=2, sizes=(1,))
+    for step in range(40):
+        method.update(step, seeded(step))
+    counts = [len(seen) for seen in calls]
+    assert counts[2] == 0
+    assert 24 <= counts[0] <= 36
+    assert counts[0] + counts[1] == 40
+
+
+def test_the_score_weighs_pairs_and_takes_the_mean_over_group_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = pairs(3.0, 1.0)
+    method = meta_of(given)
+    scores = {(0, 1): 10.0, (0, 4): 20.0, (1, 1): 50.0, (1, 4): 100.0}
+    monkeypatch.setattr(method, "_accuracy", lambda pair, size: scores[int(pair is given[1]), size])
+    assert method.validate() == {"accuracy_1": 20.0, "accuracy_4": 40.0, "score": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("steps", 0),
+        ("images", 0),
+        ("every", 0),
+        ("sizes", ()),
+        ("validation_sizes", (0,)),
+        ("look_share", 1.5),
+        ("average", -0.1),
+        ("clip", 0.0),
+        ("learning_rate", float("nan")),
+    ],
+)
+def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"meta: {setting} is "):
+        Config(**{setting: value})

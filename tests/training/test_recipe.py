@@ -1,0 +1,248 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.data.looks import Config as Looks
+from generalizeformer.errors import CheckpointError, DataError, UserError
+from generalizeformer.training import _recipe, erm, meta
+from generalizeformer.training._recipe import Recipe, train
+
+from .toys import (
+    CARD,
+    PREPROCESSING,
+    fabric,
+    grouped_network,
+    network,
+    recipe,
+    same,
+    sources,
+    state,
+)
+
+
+def trained(folder: Path, chosen: Recipe, **changes: Any) -> GeneralizeFormer:
+    given = {"build": network, "sources": sources(), "card": CARD} | changes
+    return train(recipe=chosen, folder=folder, fabric=fabric(), **given)
+
+
+@pytest.fixture
+def backbones(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """(domains trained on, domains validated on, starting weights) of every backbone that is trained."""
+    seen: list[Any] = []
+
+    class Spy(erm.Erm):
+        def __init__(self, backbone: nn.Module, train: Any, validation: Any, *rest: Any) -> None:
+            seen.append((train.names, validation.names, state(backbone)))
+            super().__init__(backbone, train, validation, *rest)
+
+    monkeypatch.setattr(_recipe, "Erm", Spy)
+    return seen
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The domains whose images each model's reference is measured on."""
+    seen: list[tuple[str, ...]] = []
+    calibrate = _recipe.calibrate
+
+    def spy(model: Any, data: Any, preprocessing: Any) -> None:
+        seen.append(data.names)
+        calibrate(model, data, preprocessing)
+
+    monkeypatch.setattr(_recipe, "calibrate", spy)
+    return seen
+
+
+def test_held_out_trains_a_backbone_without_each_domain(
+    tmp_path: Path, backbones: list[Any], measured: list[tuple[str, ...]]
+) -> None:
+    trained(tmp_path, recipe())
+    expected = [("a", "b", "c"), ("b", "c"), ("a", "c"), ("a", "b")]
+    assert [names for names, _, _ in backbones] == expected
+    assert [names for _, names, _ in backbones] == expected
+    assert measured == expected
+    assert all(same(start, backbones[0][2]) for _, _, start in backbones)
+
+
+def test_only_the_named_domains_are_left_out_and_each_once(
+    tmp_path: Path, backbones: list[Any]
+) -> None:
+    trained(tmp_path, recipe(held_out=("c", "c")))
+    assert [names for names, _, _ in backbones] == [("a", "b", "c"), ("a", "b")]
+
+
+def test_every_pair_of_held_out_episodes_shares_the_final_models_generator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[meta.Pair] = []
+
+    class Spy(meta.Meta):
+        def __init__(self, pairs: list[meta.Pair], *rest: Any) -> None:
+            given.extend(pairs)
+            super().__init__(pairs, *rest)
+
+    monkeypatch.setattr(_recipe, "Meta", Spy)
+    model = trained(tmp_path, recipe(stay=0.25))
+    assert all(pair.model.generator is model.generator for pair in given)
+    strange, own = given[:3], given[3:]
+    assert [pair.train.name for pair in given] == ["a", "b", "c", "a", "b", "c"]
+    assert all(pair.model is model for pair in own)
+    assert len({id(pair.model.backbone) for pair in strange} | {id(model.backbone)}) == 4
+    assert sum(pair.weight for pair in own) == pytest.approx(0.25)
+    assert sum(pair.weight for pair in strange) == pytest.approx(0.75)
+
+
+def test_training_and_validation_images_are_apart(tmp_path: Path) -> None:
+    run = _recipe._Run(network, sources(), recipe(), CARD, tmp_path, fabric(), None)
+    for domain in sources().domains:
+        assert len(run.data[domain.name]) + len(run.held[domain.name]) == len(domain)
+        kept = {bytes(image.flatten().tolist()) for image in run.data[domain.name].images}
+        held = {bytes(image.flatten().tolist()) for image in run.held[domain.name].images}
+        assert not kept & held
+
+
+def test_stages_leave_a_state_and_a_log_each(tmp_path: Path) -> None:
+    trained(tmp_path, recipe(held_out=("b",)))
+    names = {path.name for path in (tmp_path / "training").iterdir()}
+    stages = ("erm", "erm-without-b", "meta")
+    assert names == {f"{s}.state" for s in stages} | {f"{s}.jsonl" for s in stages}
+
+
+@pytest.mark.parametrize("episodes", ["held-out", "joint"])
+def test_the_saved_model_answers_like_the_trained_one(tmp_path: Path, episodes: Any) -> None:
+    model = trained(tmp_path, recipe(episodes=episodes))
+    card = model.card
+    assert card.sources == ("a", "b", "c")
+    assert card.training == f"{episodes} episodes, 6 steps"
+    assert card.source_accuracy is not None
+    assert 0 <= card.source_accuracy <= 100
+    assert card.adapted_accuracy is not None
+    assert 0 <= card.adapted_accuracy <= 100
+
+    loaded = GeneralizeFormer.from_pretrained(tmp_path, backbone=network())
+    images = PREPROCESSING(sources().domains[0].images)
+    groups = torch.arange(len(images)) // 5
+    with torch.no_grad():
+        assert torch.equal(model.eval()(images, groups), loaded(images, groups))
+    assert loaded.card == replace(card, backbone="DigitNet")
+
+
+def test_looks_episodes_work_from_one_domain(tmp_path: Path) -> None:
+    looking = replace(recipe().meta, looks=Looks(), look_share=1.0)
+    model = trained(tmp_path, recipe(episodes="looks", meta=looking), sources=sources(domains=1))
+    assert model.card.sources == ("a",)
+    assert {p.name for p in (tmp_path / "training").glob("*.state")} == {"erm.state", "meta.state"}
+
+
+@pytest.mark.parametrize("episodes", ["held-out", "joint"])
+def test_one_domain_is_refused_with_the_way_out(tmp_path: Path, episodes: Any) -> None:
+    with pytest.raises(DataError, match=r"one source domain \('a'\).*--episodes looks --looks"):
+        trained(tmp_path, recipe(episodes=episodes), sources=sources(domains=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looks_episodes_without_looks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="pass --looks"):
+        trained(tmp_path, recipe(episodes="looks"))
+
+
+def test_an_unknown_domain_to_leave_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no domain 'z'; it has: a, b, c"):
+        trained(tmp_path, recipe(held_out=("z",)))
+
+
+@pytest.mark.parametrize(("setting", "value"), [("stay", 1.5), ("seed", -1), ("seed", 2**63)])
+def test_settings_out_of_range_are_refused(setting: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"recipe: {setting} is {value}; it must be"):
+        Recipe(**{setting: value})
+
+
+def test_a_backbone_for_other_classes_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"answers 2 images with \(2, 5\); synthetic has 3 classes"):
+        trained(tmp_path, recipe(), build=lambda: network(5))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backbone_for_other_images_is_refused_before_training(tmp_path: Path) -> None:
+    def picky() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(7, 3))
+
+    with pytest.raises(UserError, match=r"Sequential does not take images of shape \(3, 8, 8\) \("):
+        trained(tmp_path, recipe(), build=picky)
+
+
+def test_a_name_that_is_no_file_name_is_no_obstacle(tmp_path: Path) -> None:
+    a, b, c = sources().domains
+    renamed = Domain("art/../pop art", b.images, b.labels)
+    data = DomainDataset("synthetic", sources().classes, (a, renamed, c))
+    trained(tmp_path, recipe(held_out=(renamed.name,)), sources=data)
+    states = [path.name for path in (tmp_path / "training").glob("erm-without*.state")]
+    assert states == ["erm-without-art%2F..%2Fpop%20art.state"]
+
+
+def test_a_finished_training_is_not_run_again(tmp_path: Path) -> None:
+    told: list[Any] = []
+    first = trained(tmp_path, recipe(held_out=("a",)))
+    again = trained(tmp_path, recipe(held_out=("a",)), report=lambda *words: told.append(words))
+    assert told == []
+    assert same(state(first), state(again))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 1}, "seed 0, not 1"),
+        ({"erm": replace(recipe().erm, learning_rate=0.5)}, "erm.learning_rate 0.01, not 0.5"),
+        ({"erm": replace(recipe().erm, steps=7)}, "erm.steps 6, not 7"),
+        ({"meta": replace(recipe().meta, learning_rate=0.5)}, "meta.learning_rate 0.001, not 0.5"),
+        ({"meta": replace(recipe().meta, steps=7)}, "meta.steps 6, not 7"),
+        ({"validation": 0.5}, "domains"),
+        ({"stay": 0.5}, "stay 0.2, not 0.5"),
+    ],
+)
+def test_going_on_with_other_settings_is_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    trained(tmp_path, recipe(held_out=("a",)))
+    with pytest.raises(CheckpointError, match=f"belongs to a run with {words}"):
+        trained(tmp_path, recipe(held_out=("a",), **change))
+
+
+def test_going_on_from_other_weights_or_other_data_is_refused(tmp_path: Path) -> None:
+    def other() -> nn.Module:
+        backbone = network()
+        nn.init.zeros_(backbone.classifier.bias)
+        return backbone
+
+    trained(tmp_path, recipe(held_out=("a",)))
+    with pytest.raises(CheckpointError, match="a run with starting weights '"):
+        trained(tmp_path, recipe(held_out=("a",)), build=other)
+    with pytest.raises(CheckpointError, match=r"a run with domains \['a \(19 images\)'"):
+        trained(tmp_path, recipe(held_out=("a",)), sources=sources(per_class=9))
+
+
+def test_backbones_are_kept_where_only_the_generators_training_changes(tmp_path: Path) -> None:
+    trained(tmp_path, recipe(held_out=("a",)))
+    (tmp_path / "training" / "meta.state").unlink()
+    told: list[str] = []
+    longer = recipe(held_out=("a",), meta=replace(recipe().meta, steps=9))
+    trained(tmp_path, longer, report=lambda name, *_: told.append(name))
+    assert set(told) == {"meta"}
+
+
+@pytest.mark.parametrize("episodes", ["held-out", "joint"])
+def test_layers_without_statistics_are_measured_on_the_final_backbone(
+    tmp_path: Path, episodes: Any
+) -> None:
+    model = trained(tmp_path, recipe(episodes=episodes), build=grouped_network)
+    run = _recipe._Run(grouped_network, sources(), recipe(), CARD, tmp_path, fabric(), None)
+    kept = state(model.reference)
+    _recipe.calibrate(model, run.data, PREPROCESSING)
+    assert kept
+    assert same(kept, state(model.reference))
