@@ -1,9 +1,9 @@
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
 
-from generalizeformer.config import digest, from_dict, to_dict
+from generalizeformer.config import from_dict, to_dict
 from generalizeformer.errors import UserError
 
 
@@ -63,20 +63,3 @@ def test_values_that_do_not_fit_are_refused_by_name(data: dict[str, object], tex
     with pytest.raises(UserError, match=text) as error:
         from_dict(Outer, data)
     assert "\n" not in str(error.value)
-
-
-def test_the_digest_is_the_same_for_equal_settings() -> None:
-    assert digest(Outer()) == digest(from_dict(Outer, {}))
-    assert len(digest(Outer())) == 12
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(Outer(), kind="b"),
-        replace(Outer(), inner=Inner(rate=0.2)),
-        replace(Outer(), other=Inner()),
-    ],
-)
-def test_the_digest_changes_with_every_setting(other: Outer) -> None:
-    assert digest(other) != digest(Outer())

@@ -11,8 +11,10 @@ __all__ = [
     "GeneralizeFormer",
     "Guard",
     "Preprocessing",
+    "Recipe",
     "Selection",
     "__version__",
+    "train",
 ]
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from generalizeformer.core.guard import Guard
     from generalizeformer.core.preprocessing import Preprocessing
     from generalizeformer.core.slots import Selection
+    from generalizeformer.training._own import train
+    from generalizeformer.training._recipe import Recipe
 
 _HOMES = {
     "Card": "core.card",
@@ -29,7 +33,9 @@ _HOMES = {
     "Guard": "core.guard",
     "PAPER": "core.generalizeformer",
     "Preprocessing": "core.preprocessing",
+    "Recipe": "training._recipe",
     "Selection": "core.slots",
+    "train": "training._own",
 }
 
 

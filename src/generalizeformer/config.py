@@ -1,7 +1,6 @@
 """Frozen dataclasses ↔ plain data: validated on the way in, stable on the way out. Knows no concrete config."""
 
 import dataclasses
-import hashlib
 import json
 from typing import Any, TypeVar
 
@@ -25,6 +24,9 @@ def from_dict(kind: type[T], data: dict[str, Any]) -> T:
         # In a union every member complains; the one whose tag fits complains of something else than the tag.
         first = sorted(error.errors(), key=lambda e: e["loc"][-1:] == ("kind",))[0]
         where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "value_error":  # a config's own refusal, which says all there is to say
+            prefix = f"setting {where}: " if where else ""
+            raise UserError(f"{prefix}{first['ctx']['error']}") from None
         raise UserError(
             f"setting {where or kind.__name__}: {first['msg']}, got {first['input']!r}"
         ) from None
@@ -32,11 +34,6 @@ def from_dict(kind: type[T], data: dict[str, Any]) -> T:
         known = ", ".join(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
         raise UserError(f"there is no setting {unknown!r}; the settings are: {known}")
     return config
-
-
-def digest(config: Any) -> str:
-    """Twelve hexadecimal digits that change when any setting changes."""
-    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _unknown(given: dict[str, Any], known: dict[str, Any]) -> str | None:

@@ -1,20 +1,9 @@
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from generalizeformer.core.backbones import DigitNet
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Operations this small wait longer for a second thread than they run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from generalizeformer.cli.main import main
@@ -19,15 +18,6 @@ class Ended(NamedTuple):
 
 
 Command = Callable[..., Ended]
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Operations this small wait longer for a second thread than they run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

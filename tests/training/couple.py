@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
+from generalizeformer.training._recipe import train_recipe
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from generalizeformer.training._recipe import train
 from training.toys import CARD, network, recipe, sources
 
 if __name__ == "__main__":
@@ -16,5 +17,5 @@ if __name__ == "__main__":
     fabric = Fabric(accelerator="cpu", devices=2)
     fabric.launch()
     folder, episodes = Path(sys.argv[1]), sys.argv[2]
-    model = train(network, sources(), recipe(episodes=episodes), CARD, folder, fabric)
+    model = train_recipe(network, sources(), recipe(episodes=episodes), CARD, folder, fabric)
     torch.save(model.state_dict(), folder / f"rank-{fabric.global_rank}.pt")

@@ -11,7 +11,7 @@ from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.looks import Config as Looks
 from generalizeformer.errors import CheckpointError, DataError, UserError
 from generalizeformer.training import _recipe, erm, meta
-from generalizeformer.training._recipe import Recipe, train
+from generalizeformer.training._recipe import Recipe, train_recipe
 
 from .toys import (
     CARD,
@@ -28,7 +28,7 @@ from .toys import (
 
 def trained(folder: Path, chosen: Recipe, **changes: Any) -> GeneralizeFormer:
     given = {"build": network, "sources": sources(), "card": CARD} | changes
-    return train(recipe=chosen, folder=folder, fabric=fabric(), **given)
+    return train_recipe(recipe=chosen, folder=folder, fabric=fabric(), **given)
 
 
 @pytest.fixture

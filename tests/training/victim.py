@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 
+from generalizeformer.training._recipe import train_recipe
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from generalizeformer.training._loop import Metrics
-from generalizeformer.training._recipe import train
 from training.toys import CARD, fabric, network, recipe, sources
 
 
@@ -23,7 +24,7 @@ def run(folder: Path, episodes: str, moment: str | None) -> None:
         if f"{stage}:{done}" == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train(network, sources(), recipe(episodes=episodes), CARD, folder, fabric(), report)
+    train_recipe(network, sources(), recipe(episodes=episodes), CARD, folder, fabric(), report)
 
 
 def in_new_process(folder: Path, episodes: str, moment: str | None) -> int:

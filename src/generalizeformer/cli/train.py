@@ -122,7 +122,7 @@ def run_training(
 ) -> "GeneralizeFormer":
     """Trains with bars and says where the model is. Gives the model."""
     from generalizeformer.core.backbones import build_backbone
-    from generalizeformer.training._recipe import train as train_recipe
+    from generalizeformer.training._recipe import train_recipe
 
     def build() -> "nn.Module":
         assert card.architecture is not None

@@ -43,7 +43,9 @@ class Recipe:
 
     episodes: Episodes = "held-out"
     model: ModelConfig = field(default_factory=ModelConfig)
-    erm: ErmConfig = field(default_factory=ErmConfig)
+    erm: ErmConfig | None = field(
+        default_factory=ErmConfig
+    )  # None: the backbone is trained already
     meta: MetaConfig = field(default_factory=MetaConfig)
     held_out: tuple[str, ...] | None = None  # domains to leave out in turn; None: every one
     stay: float = 0.2  # share of meta-steps on the final model's own domains: do no harm
@@ -57,6 +59,11 @@ class Recipe:
 
     def check(self, sources: DomainDataset) -> None:
         """Raises DataError where the sources do not allow these episodes."""
+        if self.episodes != "looks" and self.erm is None:
+            raise DataError(
+                f"episodes {self.episodes!r} train backbones, so they need settings for it (erm); use "
+                "episodes 'looks' to train φ alone"
+            )
         if self.episodes == "looks" and self.meta.looks is None:
             raise DataError("episodes 'looks' need random looks to be switched on; pass --looks")
         if self.episodes != "looks" and len(sources.names) < 2:
@@ -68,7 +75,7 @@ class Recipe:
             sources.index(name)
 
 
-def train(
+def train_recipe(
     build: Callable[[], nn.Module],
     sources: DomainDataset,
     recipe: Recipe,
@@ -99,7 +106,7 @@ class _Run:
         self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing
         self.folder, self.fabric, self.report = folder, fabric, report
         torch.manual_seed(recipe.seed)
-        self.start = build()  # every stage starts from these weights and this head
+        self.start = copy.deepcopy(build())  # every stage starts from these weights and this head
         check_fits(self.start, sources, self.preprocessing)
         self.data, self.held = split_all(sources, validation=recipe.validation, seed=recipe.seed)
 
@@ -125,6 +132,7 @@ class _Run:
 
     def _joint(self) -> GeneralizeFormer:
         model = self._wrap(copy.deepcopy(self.start), self.data.names)
+        assert self.recipe.erm is not None
         erm = replace(self.recipe.erm, steps=self.recipe.meta.steps)
         config = JointConfig(erm=erm, meta=self.recipe.meta)
         method = Joint(model, self.data, self.held, self.preprocessing, config, self.fabric)
@@ -133,6 +141,8 @@ class _Run:
 
     def _erm(self, name: str, domains: tuple[str, ...]) -> nn.Module:
         backbone = copy.deepcopy(self.start)
+        if self.recipe.erm is None:
+            return backbone.to(self.fabric.device)
         train, held = self.data.only(domains), self.held.only(domains)
         method = Erm(backbone, train, held, self.preprocessing, self.recipe.erm, self.fabric)
         # φ's settings do not matter here: whoever changes those keeps the backbones.
