@@ -201,7 +201,7 @@ class _Run:
     def _card(self, model: GeneralizeFormer) -> Card:
         names = self.data.names
         return replace(
-            self.card,
+            model.card,
             sources=names,
             training=f"{self.recipe.episodes} episodes, {self.recipe.meta.steps} steps",
             source_accuracy=sum(self._plain_accuracy(model, n) for n in names) / len(names),

@@ -1,0 +1,83 @@
+"""On a GPU: the same laws, and training in mixed precision. Run with `pytest -m gpu`."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from lightning_fabric import Fabric
+
+from generalizeformer import Config, GeneralizeFormer, Recipe
+from generalizeformer.core.backbones import build_backbone
+from generalizeformer.core.card import Card
+from generalizeformer.core.generators import channels, rows
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.datasets import digits
+from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training.erm import Config as ErmConfig
+from generalizeformer.training.meta import Config as MetaConfig
+
+pytestmark = pytest.mark.gpu
+
+GENERATORS = {
+    "channels": channels.Config(width=16),
+    "rows": rows.Config(layers=2, width=32, heads=2, feedforward=32),
+}
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_groups_are_answered_as_if_each_came_alone(generator: str) -> None:
+    torch.manual_seed(0)
+    backbone = torchvision.models.resnet18(num_classes=7).double().cuda().eval()
+    model = GeneralizeFormer(backbone, Config(generator=GENERATORS[generator])).eval()
+    x, groups = torch.randn(9, 3, 64, 64).double().cuda(), torch.tensor([0, 0, 1, 1, 1, 1, 2, 3, 3])
+    with torch.no_grad():
+        for value in model.generator.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+        together = model(x, groups)
+        alone = torch.cat([model(x[(groups == g).cuda()]) for g in range(4)])
+        plain = backbone(x)
+    assert (together - plain).abs().max() > 1e-3
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-8)
+
+
+def test_a_compiled_backbone_answers_alike_for_any_number_of_groups() -> None:
+    torch.manual_seed(0)
+    model = GeneralizeFormer(build_backbone("digits-small", 10, channels=1)).cuda().eval()
+    x = torch.randn(40, 1, 28, 28).cuda()
+    with torch.no_grad():
+        for value in model.generator.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+        expected = [model(x, torch.arange(40) // size) for size in (20, 8, 4)]
+        model.network.compile()
+        got = [model(x, torch.arange(40) // size) for size in (20, 8, 4)]
+    for one, two in zip(expected, got, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_training_runs_and_learns(tmp_path: Path, precision: str) -> None:
+    sources = digits.sources(digits.Config())
+    card = Card(
+        classes=sources.classes,
+        architecture="digits-small",
+        preprocessing=Preprocessing(size=28, mean=(0.1307,), std=(0.3081,)),
+        dataset="digits",
+    )
+    recipe = Recipe(
+        held_out=("15",),
+        erm=ErmConfig(steps=120, per_domain=16, learning_rate=3e-3),
+        meta=MetaConfig(steps=40, images=80, learning_rate=3e-3, every=20),
+    )
+    fabric = Fabric(accelerator="cuda", devices=1, precision=precision)
+    model = train_recipe(
+        lambda: build_backbone("digits-small", 10, channels=1),
+        sources,
+        recipe,
+        card,
+        tmp_path,
+        fabric,
+    )
+    assert model.card.source_accuracy is not None
+    assert model.card.source_accuracy > 70
+    assert GeneralizeFormer.from_pretrained(tmp_path).card == model.card
