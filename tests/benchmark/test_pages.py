@@ -96,6 +96,13 @@ def test_settings_and_trainings_are_told(tmp_path: Path) -> None:
     assert "source (none); tent (steps=1). Trainings: 2." in text
 
 
+def test_the_demo_claims_no_settings_but_those_it_lists(tmp_path: Path) -> None:
+    demo(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "Every method runs with the defaults listed below." in page
+    assert "publish" not in page
+
+
 def test_a_method_that_ran_in_some_settings_only_can_be_drawn(tmp_path: Path) -> None:
     evaluation_page(tmp_path / "page.html", "t", [record(), record(method="tent", batch_size=1)])
 

@@ -146,6 +146,14 @@ def test_the_same_run_gives_the_same_answers() -> None:
         assert one.by_target == other.by_target
 
 
+def test_settings_reach_the_method_they_are_of_and_no_other() -> None:
+    records = compare(
+        source(), dataset(), ["tent", "t3a"], [SINGLE], 0, settings={"tent": {"steps": 2}}
+    )
+    assert records[0].settings["steps"] == 2
+    assert records[1].settings == build_adapter("t3a", source())[1]
+
+
 def test_settings_of_a_method_are_kept_and_checked() -> None:
     _, settings = build_adapter("tent", source(), steps=2)
     assert settings["steps"] == 2

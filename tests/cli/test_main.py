@@ -128,8 +128,8 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         ("--backbone resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
         ("--backbone nonsense:x", "give a name, torchvision:name or timm:name"),
         ("--sources a", "one source domain ('a') cannot play source and target at once"),
-        ("--sources a --episodes joint", "--episodes looks --looks"),
-        ("--episodes looks", "pass --looks"),
+        ("--sources a --episodes joint", "as pseudo-domains: episodes 'looks'"),
+        ("--protocol inner", "got 'inner', but synthetic has no protocols; leave it out"),
         ("--sources a zz", "there is no domain 'zz'; it has: a, b, c, d"),
         ("--sources a a", "domain names must differ"),
         ("--held-out zz", "there is no domain 'zz'; it has: a, b, c, d"),
@@ -150,6 +150,11 @@ def test_training_that_cannot_be_is_refused(
     out = tmp_path / "run"
     assert expected in refused("train", out, "--data", "synthetic", *words.split())
     assert not out.exists()
+
+
+def test_a_misspelt_dataset_is_answered_with_the_nearest(refused: Refused, tmp_path: Path) -> None:
+    line = refused("train", tmp_path / "run", "--data", "digist")
+    assert line == "datasets: there is no 'digist'; did you mean 'digits'?"
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict"])
@@ -223,6 +228,18 @@ def test_a_model_that_is_not_there_is_told(
     assert "is not a saved model" in refused(verb, pictures, *rest)
 
 
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "info"])
+def test_a_mistyped_folder_is_not_asked_of_the_network(
+    refused: Refused, pictures: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", asked)
+    rest = [pictures] if verb == "predict" else []
+    assert refused(verb, "no/where", *rest).startswith("no/where: no such model folder; give")
+
+
 def damaged(trained: Path, folder: Path, **changes: Any) -> Path:
     """A copy of the model without its training, its card changed."""
     shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("training"))
@@ -269,6 +286,41 @@ def test_an_evaluation_that_cannot_be_is_refused(
     out = tmp_path / "out"
     assert expected in refused("evaluate", trained, *words.split(), "--out", out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"tnet": {}}', "adapters: there is no 'tnet'; did you mean 'tent'?"),
+        ('{"tent": 3}', "tent: got int; the settings of a method are a JSON object"),
+        (
+            '{"tent": {"step": 2}}',
+            "tent: there is no setting 'step'; the settings are: learning_rate",
+        ),
+        ('{"tent": {"steps": 0}}', "tent: steps is 0; give at least 1"),
+        ('{"generalizeformer": {"guard": {"limt": 1}}}', "there is no setting 'guard.limt'"),
+        ('{"generalizeformer": {"guard": {"limit": -1}}}', "the limit must be >= 0"),
+        ("[]", "got list; settings are a JSON object"),
+        ("{", "no readable JSON settings"),
+    ],
+)
+def test_bad_settings_of_methods_are_refused(
+    refused: Refused,
+    trained: Path,
+    pictures: Path,
+    tmp_path: Path,
+    verb: str,
+    content: str,
+    expected: str,
+) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(content)
+    rest = [pictures] if verb == "predict" else ["--out", tmp_path / "out"]
+    line = refused(verb, trained, *rest, "--settings", path)
+    assert line.startswith(f"{path}: ")
+    assert expected in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_without_targets_is_told(refused: Refused, trained: Path, tmp_path: Path) -> None:
@@ -319,9 +371,8 @@ def test_a_prediction_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("digits --stages nonsense", "there are no stages"),
+        ("digits --stages nonsense", "'nonsense'"),
         ("resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
-        ("no/where", "no/where: no such folder, and no such repository could be fetched"),
     ],
 )
 def test_a_model_that_cannot_be_listed_is_told(refused: Refused, words: str, expected: str) -> None:

@@ -5,15 +5,20 @@ import io
 import json
 import re
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from generalizeformer.benchmark.records import read
 from generalizeformer.catalog import names
-from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.cli._recipe import Flags
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.data.files import read_images
+from generalizeformer.training._paper import PAPER_RECIPE
+from generalizeformer.training._recipe import Recipe
 
 from .conftest import Command
 
@@ -54,7 +59,8 @@ def test_another_setting_in_the_same_folder_is_refused(command: Command, tmp_pat
     "words",
     [
         ("--episodes", "joint"),
-        ("--episodes", "looks", "--looks", "--sources", "b"),
+        ("--episodes", "looks", "--sources", "b"),
+        ("--episodes", "joint", "--looks"),
         ("--episodes", "looks", "--looks", "--loss", "memo"),
         ("--episodes", "joint", "--backbone", "timm:test_vit", "--image-size", "160"),
     ],
@@ -77,7 +83,67 @@ def test_settings_in_a_file_override_the_flags(command: Command, tmp_path: Path)
     assert model.config.generator.width == 16
 
 
+def asked(**changes: Any) -> Recipe:
+    nothing: dict[str, Any] = dict.fromkeys(f.name for f in fields(Flags))
+    return Flags(
+        **(nothing | {"paper": False, "looks": False, "held_out": (), "seed": 0} | changes)
+    ).recipe()
+
+
+def test_the_papers_recipe_gives_way_to_flags_only() -> None:
+    assert asked(paper=True) == PAPER_RECIPE
+    changed = asked(paper=True, steps=2, learning_rate=0.5, seed=3, episodes="held-out")
+    expected = replace(PAPER_RECIPE.meta, steps=2, learning_rate=0.5)
+    assert changed == replace(PAPER_RECIPE, episodes="held-out", meta=expected, seed=3)
+
+
+def test_without_flags_the_recipe_is_the_demos_in_small() -> None:
+    recipe = asked()
+    assert recipe.erm is not None
+    assert (recipe.episodes, recipe.model) == ("held-out", Config())
+    assert (recipe.erm.steps, recipe.meta.steps) == (300, 400)
+    assert (recipe.erm.learning_rate, recipe.meta.learning_rate) == (3e-3, 3e-3)
+    assert asked(looks=True).meta.looks is not None
+
+
+def test_the_paper_can_be_followed_by_name(command: Command, tmp_path: Path) -> None:
+    words = ("--paper", "--generator", "channels", "--steps", "2", "--device", "cpu")
+    ended = command("train", tmp_path / "run", "--data", "synthetic", *words)
+    assert ended.status == 0, ended.err
+    model = GeneralizeFormer.from_pretrained(tmp_path / "run")
+    assert model.card.training == "joint episodes, 2 steps"
+
+
 # evaluate
+
+
+def test_an_evaluation_is_of_the_protocol_and_seed_of_the_training(
+    command: Command, tmp_path: Path
+) -> None:
+    tiny = ("--source-steps", "1", "--steps", "1", "--held-out", "0", "--device", "cpu")
+    run = tmp_path / "run"
+    words = ("--protocol", "inner", "--sources", "0", "90", "--seed", "3")
+    assert command("train", run, *words, *tiny).status == 0
+    command("evaluate", run, "--methods", "source", "--limit", "20", "--batch-sizes", "20")
+    records = read(run / "evaluation" / "records.json")
+    assert {r.targets for r in records} == {("30",), ("45",), ("60",), ("30", "45", "60")}
+    assert {r.run_seed for r in records} == {3}
+
+
+def test_methods_run_with_the_settings_of_a_file(
+    command: Command, trained: Path, pictures: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text('{"tent": {"steps": 2}, "generalizeformer": {"guard": {"limit": 0.0}}}')
+    command("evaluate", trained, "--out", tmp_path, "--settings", path, "--batch-sizes", "20")
+    used = {record.method: record.settings for record in read(tmp_path / "records.json")}
+    assert used["tent"]["steps"] == 2
+    assert used["generalizeformer"]["guard"]["limit"] == 0.0
+    # A guard that lets nothing pass answers like the source.
+    words = ("predict", trained, pictures)
+    guarded = json.loads(command(*words, "--settings", path).out)
+    plain = json.loads(command(*words, "--method", "source").out)
+    assert [a["probability"] for a in guarded] == [a["probability"] for a in plain]
 
 
 def test_an_evaluation_shows_a_table_and_leaves_records_and_a_page(
@@ -217,6 +283,18 @@ def test_info_tells_of_a_trained_model(command: Command, trained: Path) -> None:
     assert "training: held-out episodes, 4 steps, on synthetic: a, b, c\n" in ended.out
     assert "φ: " in ended.out
     assert "5 slots" in ended.out
+
+
+def test_info_lists_what_a_trained_model_generates_unless_asked_for_more(
+    command: Command, tmp_path: Path
+) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"model": {"selection": {"kinds": ["norm"], "exclude": ["blocks.0"]}}}')
+    run = tmp_path / "run"
+    command("train", run, *TINY, "--held-out", "a", "--settings", settings)
+    assert "\n3 slots" in command("info", run).out
+    assert "\n4 slots" in command("info", run, "--kinds", "norm", "classifier").out
+    assert "\n1 slots" in command("info", run, "--stages", "blocks.1").out
 
 
 # demo

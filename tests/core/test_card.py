@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from generalizeformer.core.card import Card, render
 
 FULL = Card(
@@ -18,6 +20,12 @@ def test_the_card_says_what_the_model_is() -> None:
     assert "| accuracy on source validation, plain | 87.7 % |" in text
     assert "| accuracy on source validation, generated | 91.0 % |" in text
     assert "meta, 100 steps" in text
+
+
+def test_the_card_says_the_protocol_and_the_seed_where_there_are_some() -> None:
+    text = render(replace(FULL, protocol="inner", seed=0), "my-model")
+    assert "| sources | pets (inner): photo, sketch |" in text
+    assert "| training | meta, 100 steps, seed 0 |" in text
 
 
 def test_the_card_says_how_to_load_it() -> None:

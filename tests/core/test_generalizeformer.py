@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
 from generalizeformer.core.guard import Guard
 from generalizeformer.core.slots import Kind, Selection
-from generalizeformer.errors import DataError
+from generalizeformer.errors import DataError, ImageError, UserError
 
 from .nets import (
     EVERYTHING,
@@ -356,3 +357,16 @@ def test_the_default_model_is_the_channel_generator_over_norms_and_classifier() 
     config = GeneralizeFormer(digits()).config
     assert config == Config()
     assert config.generator.kind == "channels"
+
+
+@pytest.mark.parametrize("settings", [{"loss": "accuracy"}, {"loss": "memo", "views": 0}])
+def test_a_loss_or_number_of_views_that_does_not_exist_is_refused(
+    unchecked: None, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError, match="the losses are entropy, pseudo-label, memo"):
+        Config(**settings)
+
+
+def test_images_with_the_channels_of_an_inner_layer_are_refused() -> None:
+    with pytest.raises(ImageError, match="do not fit"):
+        model_of(digits())(images(2, channels=6))

@@ -291,3 +291,41 @@ def test_a_layer_without_running_statistics_is_refused_even_where_it_is_not_gene
     backbone = Net(nn.BatchNorm2d(8, track_running_stats=False))
     with pytest.raises(SlotError, match="depend on the others; train with track_running_stats"):
         model_of(backbone, selection=Selection(kinds=("classifier",)))
+
+
+def test_statistics_are_those_of_every_norm_layer_even_if_only_the_classifier_is_generated() -> (
+    None
+):
+    backbone = digits()
+    some = model_of(backbone, selection=Selection(kinds=("classifier",))).observe(images(6), GROUPS)
+    every = model_of(backbone).observe(images(6), GROUPS)
+    assert list(some.statistics) == list(every.statistics)
+    assert len(some.statistics) == 4
+    for name, seen in every.statistics.items():
+        torch.testing.assert_close(some.statistics[name].mean, seen.mean)
+        torch.testing.assert_close(some.statistics[name].variance, seen.variance)
+
+
+def test_a_layer_that_was_replaced_is_followed() -> None:
+    backbone = digits()
+    model = model_of(backbone)
+    model(images(2))
+    backbone.blocks[0][0] = nn.Conv2d(3, 6, 3, 1, 1, bias=False).double()
+    torch.testing.assert_close(model(images(2)), backbone(images(2)), rtol=0, atol=1e-10)
+
+
+def test_a_model_may_ask_its_layers_for_their_weights() -> None:
+    class Asking(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.to(self.fc.weight.dtype) + 0 * self.norm.eps)
+
+    backbone = lived(Asking(nn.BatchNorm2d(8)))
+    torch.testing.assert_close(model_of(backbone)(images(3)), backbone(images(3)))
+
+
+def test_a_run_that_fails_keeps_no_tensor() -> None:
+    model = model_of(digits())
+    with pytest.raises(RuntimeError):
+        model.network.run(images(2, channels=5), grouping(None, 2, images(2)), {}, watch=True)
+    assert model.network.call.grouping is None
+    assert model.network.call.watched is None

@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 import torch
 
 from generalizeformer.core.preprocessing import Preprocessing
-from generalizeformer.errors import ImageError
+from generalizeformer.errors import ImageError, UserError
 
 GREY = Preprocessing(size=8, mean=(0.25,), std=(0.5,))
 
@@ -45,3 +47,12 @@ def test_the_default_is_that_of_imagenet() -> None:
 def test_other_pixels_are_refused(pixels: torch.Tensor, text: str) -> None:
     with pytest.raises(ImageError, match=text):
         GREY(pixels)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"mean": (0.5,)}, {"mean": (), "std": ()}, {"mean": (0.5,), "std": (0.0,)}, {"size": 0}],
+)
+def test_numbers_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="one number per channel, std above 0, size at least 1"):
+        Preprocessing(**settings)

@@ -126,7 +126,7 @@ def test_where_nothing_matches_the_error_names_what_exists() -> None:
 def test_a_stage_that_does_not_exist_is_refused_even_if_the_classifier_would_be_left(
     kinds: tuple[Kind, ...],
 ) -> None:
-    with pytest.raises(SlotError, match=r"no stages \['layer9'\]; choose from \['blocks.0'"):
+    with pytest.raises(SlotError, match=r"no stage 'layer9'; choose from \['blocks.0'"):
         find_slots(digits(), Selection(kinds=kinds, stages=("blocks.1", "layer9")))
 
 
@@ -181,3 +181,29 @@ def test_a_classifier_that_overrides_linear_but_computes_the_same_is_taken() -> 
     backbone = Net()
     backbone.fc = Logged(6, 4)
     assert "fc" in [slot.layer for slot in find_slots(backbone, Selection())]
+
+
+def test_a_single_layer_can_be_included_whatever_its_kind() -> None:
+    slots = find_slots(
+        Net(nn.BatchNorm2d(8)), Selection(kinds=("classifier",), include=("hidden",))
+    )
+    assert [(slot.layer, slot.kind) for slot in slots] == [
+        ("hidden", "linear"),
+        ("fc", "classifier"),
+    ]
+
+
+def test_including_what_cannot_be_generated_is_refused() -> None:
+    with pytest.raises(SlotError, match="'blocks' is no layer whose parameters could be generated"):
+        find_slots(digits(), Selection(include=("blocks",)))
+
+
+def test_stages_can_be_parts_of_a_wrapped_network() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = architecture("torchvision resnet18")
+
+    slots = find_slots(Wrapped(), Selection(kinds=("norm",), stages=("encoder.layer2",)))
+    assert len(slots) == 5
+    assert all(slot.layer.startswith("encoder.layer2.") for slot in slots)

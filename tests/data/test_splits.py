@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from generalizeformer.data.datasets import digits
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.splits import split, split_all
 
@@ -40,10 +41,24 @@ def held_out(name: str, seed: int) -> list[int]:
     return split(numbered(name, 100), validation=0.2, seed=seed)[1].labels.tolist()
 
 
-def test_the_draw_depends_on_the_seed_and_the_name_alone() -> None:
-    assert held_out("x", 0) == held_out("x", 0)
+def test_the_draw_depends_on_the_seed_and_the_length_alone() -> None:
+    assert held_out("x", 0) == held_out("y", 0)
     assert held_out("x", 0) != held_out("x", 1)
-    assert held_out("x", 0) != held_out("y", 0)
+
+
+def test_no_validation_digit_of_any_angle_is_learned_from_at_another() -> None:
+    upright = digits.upright("source")
+    numbers = torch.arange(len(upright))
+    classes = tuple(map(str, range(len(upright))))
+    angles = tuple(Domain(str(a), upright.images, numbers) for a in digits.SOURCES["outer"])
+    assert {len(d) for d in digits.sources(digits.Config()).domains} == {len(upright)}
+    training, validation = split_all(
+        DomainDataset("digits", classes, angles), validation=0.2, seed=0
+    )
+    learned = {number for domain in training.domains for number in domain.labels.tolist()}
+    held = {number for domain in validation.domains for number in domain.labels.tolist()}
+    assert not learned & held
+    assert len(held) == 700
 
 
 def test_the_held_out_images_come_from_all_over_the_domain() -> None:

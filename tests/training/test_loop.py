@@ -121,7 +121,7 @@ def test_half_a_state_file_beside_the_whole_one_is_ignored(tmp_path: Path) -> No
     whole, resumed = Walk(), Walk()
     fit(whole, stage(tmp_path / "whole"))
     stopped(tmp_path, 5)
-    (tmp_path / "walk.partial").write_bytes(b"half")
+    (tmp_path / ".walk.state.partial").write_bytes(b"half")
     fit(resumed, stage(tmp_path))
     assert torch.equal(whole.place, resumed.place)
 

@@ -176,6 +176,39 @@ def test_the_score_weighs_pairs_and_takes_the_mean_over_group_sizes(
     assert method.validate() == {"accuracy_1": 20.0, "accuracy_4": 40.0, "score": 30.0}
 
 
+def test_without_decay_clipping_and_schedule_an_update_is_a_step_of_plain_adam() -> None:
+    given = pairs(1.0)
+    plain = copy.deepcopy(given[0].model)
+    rate = 1e-2
+    method = meta_of(given, learning_rate=rate, weight_decay=0.0, schedule="constant", clip=None)
+    optimizer = torch.optim.Adam(plain.generator.parameters(), lr=rate)
+    plain.generator.train()
+    for step in (0, 1, 19):
+        torch.manual_seed(step)
+        method.update(step, seeded(step))
+        generator = seeded(step)
+        torch.multinomial(torch.ones(1), 1, generator=generator)  # which pair
+        drawn = method._draw(given[0].train, generator)
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        F.cross_entropy(plain(PREPROCESSING(drawn.images), drawn.groups), drawn.labels).backward()
+        optimizer.step()
+    torch.testing.assert_close(state(method.generator), state(plain.generator))
+
+
+def test_validation_gives_every_other_group_a_look_always_the_same() -> None:
+    given = pairs(1.0)
+    calls = watched(given[0].model)
+    clean = meta_of(given, validation_sizes=(4,))
+    looking = meta_of(given, validation_sizes=(4,), looks=Looks(chance=1.0))
+    for method in (clean, looking, looking):
+        method.validate()
+    (plain, groups), (first, _), (second, _) = calls
+    assert torch.equal(first, second)
+    changed = (first != plain).flatten(1).any(1)
+    assert torch.equal(changed, groups % 2 == 0)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

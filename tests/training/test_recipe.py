@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.generalizeformer import PAPER, GeneralizeFormer
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.looks import Config as Looks
 from generalizeformer.errors import CheckpointError, DataError, UserError
 from generalizeformer.training import _recipe, erm, meta
+from generalizeformer.training._paper import PAPER_RECIPE
 from generalizeformer.training._recipe import Recipe, train_recipe
 
 from .toys import (
@@ -142,14 +143,27 @@ def test_looks_episodes_work_from_one_domain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("episodes", ["held-out", "joint"])
 def test_one_domain_is_refused_with_the_way_out(tmp_path: Path, episodes: Any) -> None:
-    with pytest.raises(DataError, match=r"one source domain \('a'\).*--episodes looks --looks"):
+    with pytest.raises(DataError, match=r"one source domain \('a'\).*: episodes 'looks'"):
         trained(tmp_path, recipe(episodes=episodes), sources=sources(domains=1))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_looks_episodes_without_looks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="pass --looks"):
-        trained(tmp_path, recipe(episodes="looks"))
+def test_looks_episodes_switch_looks_on_and_keep_those_given() -> None:
+    assert Recipe(episodes="looks", erm=None).meta == meta.Config(looks=Looks())
+    mild = meta.Config(looks=Looks(strength=0.5))
+    assert Recipe(episodes="looks", meta=mild).meta == mild
+    assert Recipe().meta.looks is None
+
+
+def test_the_papers_recipe_is_adam_with_a_constant_rate_and_nothing_else() -> None:
+    assert PAPER_RECIPE.episodes == "joint"
+    assert PAPER_RECIPE.model == PAPER
+    assert PAPER_RECIPE.erm is not None
+    for part in (PAPER_RECIPE.erm, PAPER_RECIPE.meta):
+        assert (part.steps, part.learning_rate) == (10_000, 1e-4)
+        assert (part.weight_decay, part.schedule) == (0.0, "constant")
+    assert (PAPER_RECIPE.meta.images, PAPER_RECIPE.meta.sizes) == (64, (20,))
+    assert (PAPER_RECIPE.meta.clip, PAPER_RECIPE.meta.average) == (None, 0.0)
 
 
 def test_an_unknown_domain_to_leave_out_is_refused(tmp_path: Path) -> None:
@@ -202,7 +216,7 @@ def test_a_finished_training_is_not_run_again(tmp_path: Path) -> None:
         ({"erm": replace(recipe().erm, steps=7)}, "erm.steps 6, not 7"),
         ({"meta": replace(recipe().meta, learning_rate=0.5)}, "meta.learning_rate 0.001, not 0.5"),
         ({"meta": replace(recipe().meta, steps=7)}, "meta.steps 6, not 7"),
-        ({"validation": 0.5}, "domains"),
+        ({"validation": 0.5}, "validation 0.2, not 0.5"),
         ({"stay": 0.5}, "stay 0.2, not 0.5"),
     ],
 )
@@ -223,8 +237,35 @@ def test_going_on_from_other_weights_or_other_data_is_refused(tmp_path: Path) ->
     trained(tmp_path, recipe(held_out=("a",)))
     with pytest.raises(CheckpointError, match="a run with starting weights '"):
         trained(tmp_path, recipe(held_out=("a",)), build=other)
-    with pytest.raises(CheckpointError, match=r"a run with domains \['a \(19 images\)'"):
+    with pytest.raises(
+        CheckpointError, match=r"a run with domains \['a \(24 images, [0-9a-f]{12}\)'"
+    ):
         trained(tmp_path, recipe(held_out=("a",)), sources=sources(per_class=9))
+
+
+@pytest.mark.parametrize("part", ["images", "labels"])
+def test_going_on_with_other_pixels_or_labels_is_refused(tmp_path: Path, part: str) -> None:
+    trained(tmp_path, recipe(held_out=("a",)))
+    *others, last = sources().domains
+    changed = getattr(last, part).clone()
+    changed.view(-1)[-1] = 0
+    other = replace(last, **{part: changed})
+    data = DomainDataset("synthetic", sources().classes, (*others, other))
+    with pytest.raises(CheckpointError, match="a run with domains "):
+        trained(tmp_path, recipe(held_out=("a",)), sources=data)
+
+
+@pytest.mark.parametrize("episodes", ["held-out", "joint"])
+def test_the_callers_random_numbers_are_left_alone(tmp_path: Path, episodes: Any) -> None:
+    backbone = network()
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    trained(tmp_path, recipe(episodes=episodes), build=lambda: backbone)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_card_says_which_seed_the_training_had(tmp_path: Path) -> None:
+    assert trained(tmp_path, recipe(held_out=("a",), seed=5)).card.seed == 5
 
 
 def test_backbones_are_kept_where_only_the_generators_training_changes(tmp_path: Path) -> None:

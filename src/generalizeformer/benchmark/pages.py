@@ -18,8 +18,8 @@ ABOUT_DEMO = (
 )
 ABOUT_TABLE = (
     "Percent, mean over the two unseen rotations. “mixed”: both arrive in one stream. Tent and T3A learn along "
-    "the stream; alpha-BN and GeneralizeFormer answer every batch by itself. Baselines run with the settings "
-    "their authors publish. Times are of this machine and include batching: methods that keep no state answer "
+    "the stream; alpha-BN and GeneralizeFormer answer every batch by itself. Every method runs with "
+    "the defaults listed below. Times are of this machine and include batching: methods that keep no state answer "
     "many batches at once."
 )
 ABOUT_CHANGE = (

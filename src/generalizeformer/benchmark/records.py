@@ -1,11 +1,11 @@
 """Records: what one method did on one stream, as plain data that can be stored, merged and compared."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from generalizeformer import atomic
 from generalizeformer.config import from_dict
 from generalizeformer.errors import DataError
 
@@ -34,11 +34,7 @@ class Record:
 
 def write(path: Path, records: list[Record]) -> None:
     """All records in one file, which appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    text = json.dumps([asdict(record) for record in records], indent=1) + "\n"
-    partial.write_text(text, "utf-8")
-    os.replace(partial, path)
+    atomic.write_text(path, json.dumps([asdict(record) for record in records], indent=1) + "\n")
 
 
 def read(path: Path) -> list[Record]:

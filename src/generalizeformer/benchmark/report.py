@@ -1,12 +1,12 @@
 """Tables and pictures → one self-contained HTML page."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment
 
+from generalizeformer import atomic
 from generalizeformer.benchmark.tables import Table
 
 TEMPLATE = """<!doctype html>
@@ -63,7 +63,4 @@ def write_page(
     """Writes the page. All text is escaped; only our own SVG goes in as it is."""
     page = Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE)
     text = page.render(title=title, introduction=introduction, sections=sections, footer=footer)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, "utf-8")
-    os.replace(partial, path)
+    atomic.write_text(path, text)

@@ -1,7 +1,7 @@
 """Runs methods over streams. The only place where labels meet logits."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +19,8 @@ from generalizeformer.data.streams import Stream
 ADAPTERS = "generalizeformer.adapters"
 TOGETHER = 320  # images of a grouped call: bounds memory, changes no answer
 Report = Callable[[str, Stream], None]
+Settings = Mapping[str, Mapping[str, Any]]
+"""Settings by method; a method that is not there runs with its defaults."""
 
 
 def build_adapter(
@@ -38,6 +40,7 @@ def compare(
     streams: Sequence[Stream],
     run_seed: int,
     report: Report | None = None,
+    settings: Settings | None = None,
 ) -> list[Record]:
     """Every method on every stream, each from the same source model and freshly built."""
     records = []
@@ -45,15 +48,20 @@ def compare(
         for method in methods:
             if report is not None:
                 report(method, stream)
-            records.append(run(source, dataset, method, stream, run_seed))
+            records.append(run(source, dataset, method, stream, run_seed, settings))
     return records
 
 
 def run(
-    source: GeneralizeFormer, dataset: DomainDataset, method: str, stream: Stream, run_seed: int
+    source: GeneralizeFormer,
+    dataset: DomainDataset,
+    method: str,
+    stream: Stream,
+    run_seed: int,
+    settings: Settings | None = None,
 ) -> Record:
     """One method on one stream: the images go in, the truth is kept here."""
-    adapter, settings = build_adapter(method, source)
+    adapter, used = build_adapter(method, source, **(settings or {}).get(method, {}))
     device, prepare = next(source.parameters()).device, source.card.preprocessing
     # Many batches at once where the method keeps no state.
     together = TOGETHER if isinstance(adapter, GroupedAdapter) else stream.batch_size
@@ -76,7 +84,7 @@ def run(
         accuracy=100 * torch.cat(right).float().mean().item(),
         by_target=scores,
         seconds=seconds,
-        settings=settings,
+        settings=used,
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings from a JSON file, laid over those of the flags."""
+"""Settings from a JSON file: of a recipe, laid over those of the flags, and of methods."""
 
 import json
 from pathlib import Path
@@ -14,18 +14,50 @@ def overridden(recipe: "Recipe", path: Path) -> "Recipe":
     """The recipe with the settings of a JSON file laid over it."""
     from generalizeformer.config import from_dict, to_dict
 
-    try:
-        changes = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: no readable JSON settings ({error}); give a JSON object"
-        ) from None
-    if not isinstance(changes, dict):
-        raise UserError(f"{path}: got {type(changes).__name__}; settings are a JSON object")
+    changes = _read(path)
     try:
         return from_dict(type(recipe), _merged(to_dict(recipe), changes))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def method_settings(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Settings by method, as a JSON file has them. A misspelt one is told before anything runs."""
+    settings = {} if path is None else _read(path)
+    for method, given in settings.items():
+        try:
+            _check(method, given)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    return settings
+
+
+def _check(method: str, given: Any) -> None:
+    from generalizeformer import catalog
+    from generalizeformer.benchmark.runner import ADAPTERS
+    from generalizeformer.config import from_dict
+
+    module = catalog.load(ADAPTERS, method)
+    if not isinstance(given, dict):
+        raise UserError(
+            f"{method}: got {type(given).__name__}; the settings of a method are a JSON object"
+        )
+    try:
+        from_dict(module.Config, given)
+    except UserError as error:
+        raise UserError(f"{method}: {str(error).removeprefix(f'{method}: ')}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: no readable JSON settings ({error}); give a JSON object"
+        ) from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: got {type(content).__name__}; settings are a JSON object")
+    return content
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

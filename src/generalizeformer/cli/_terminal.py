@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from generalizeformer.errors import DataError, UserError
+from generalizeformer.errors import CheckpointError, DataError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +80,14 @@ def _set_widths(table: RichTable, parts: Callable[[str], list[str]]) -> int:
         column.width = max(map(len, texts))
     table.width = sum((column.width or 0) + 3 for column in table.columns) + 1  # spaces and lines
     return table.width
+
+
+def check_model(path: Path) -> None:
+    """Raises where there is no such folder: a mistyped name must not be asked of the network."""
+    if not path.is_dir():
+        raise CheckpointError(
+            f"{path}: no such model folder; give the folder that `train` or save_pretrained wrote"
+        )
 
 
 def check_folder(path: Path) -> None:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from generalizeformer.cli._data import source_domains
 from generalizeformer.cli._terminal import check_folder, console, fabric, show
 from generalizeformer.cli.evaluate import METHODS, compared, streams
 from generalizeformer.cli.train import card_for, run_training
@@ -72,10 +73,8 @@ def recipe(seed: int, steps: int) -> "Recipe":
 
 
 def _train(folder: Path, seed: int, steps: int) -> "GeneralizeFormer":
-    from generalizeformer.data.datasets import digits
-
-    sources = digits.sources(digits.Config())
-    card, where = card_for(sources, "digits-small", None), fabric("cpu", 1, "32-true")
+    sources, protocol = source_domains("digits", (), None)
+    card, where = card_for(sources, "digits-small", None, protocol), fabric("cpu", 1, "32-true")
     return run_training(sources, recipe(seed, steps), card, folder, False, where)
 
 

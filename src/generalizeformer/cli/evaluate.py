@@ -1,17 +1,26 @@
 """`evaluate`: methods compared on target streams."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from generalizeformer.cli._terminal import Device, aside, check_folder, console, pick_device, show
+from generalizeformer.cli._data import target_domains
+from generalizeformer.cli._settings import method_settings
+from generalizeformer.cli._terminal import (
+    Device,
+    aside,
+    check_folder,
+    check_model,
+    console,
+    pick_device,
+    show,
+)
 from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from generalizeformer.benchmark.records import Record
-    from generalizeformer.core.card import Card
     from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.data.streams import Stream
@@ -28,6 +37,7 @@ def evaluate(
     mixed: bool = True,
     limit: int | None = None,
     seed: int = 0,
+    settings: Path | None = None,
     out: Path | None = None,
     device: Device = "auto",
 ) -> None:
@@ -41,6 +51,7 @@ def evaluate(
         mixed: Also let all targets arrive mixed, in the largest batch size.
         limit: Images per stream; all if not given.
         seed: Of the order of arrival.
+        settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
         out: Folder for records.json and page.html; the run's own `evaluation` if not given.
         device: Where to compute; auto takes a GPU if there is one.
     """
@@ -49,14 +60,14 @@ def evaluate(
     from generalizeformer.benchmark.tables import accuracy_table
     from generalizeformer.core.generalizeformer import GeneralizeFormer
 
+    check_model(run)
     folder = out or run / "evaluation"
     check_folder(folder)
-    chosen = known_methods(methods)
+    chosen, own = known_methods(methods), method_settings(settings)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     domains = target_domains(model.card, targets)
-    records = compared(
-        model, domains, chosen, streams(domains, batch_sizes, mixed, limit, seed), run_seed=0
-    )
+    arrivals = streams(domains, batch_sizes, mixed, limit, seed)
+    records = compared(model, domains, chosen, arrivals, model.card.seed or 0, own)
     write(folder / "records.json", records)
     show(accuracy_table(records, f"Accuracy on {', '.join(domains.names)}, %"))
     console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
@@ -87,6 +98,7 @@ def compared(
     methods: Sequence[str],
     arrivals: "list[Stream]",
     run_seed: int,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> "list[Record]":
     """The records of every method on every stream, with a word on what is running."""
     from generalizeformer.benchmark.runner import compare
@@ -96,7 +108,7 @@ def compared(
         def report(method: str, stream: "Stream") -> None:
             status.update(f"{method} on {', '.join(stream.targets)}, {stream.batch_size} at once")
 
-        return compare(model, domains, methods, arrivals, run_seed, report)
+        return compare(model, domains, methods, arrivals, run_seed, report, settings)
 
 
 def streams(
@@ -111,25 +123,3 @@ def streams(
     if mixed and len(domains.names) > 1:
         arrivals.append(Stream(domains.names, max(batch_sizes), seed, limit))
     return arrivals
-
-
-def target_domains(card: "Card", names: Sequence[str]) -> "DomainDataset":
-    """The targets of the dataset a model was trained on, or those named."""
-    from generalizeformer import catalog
-
-    if card.dataset is None:
-        raise DataError(
-            "this model does not say which dataset it was trained on; use `predict` instead"
-        )
-    module = catalog.load("generalizeformer.data.datasets", card.dataset)
-    if hasattr(module, "targets"):  # images that are never learned from, whatever their domain
-        domains: DomainDataset = module.targets(module.Config())
-        return domains.only(names) if names else domains
-    domains = module.build(module.Config())
-    names = names or [name for name in domains.names if name not in card.sources]
-    if not names:
-        raise DataError(
-            f"{card.dataset}: the model has learned from every domain, so none is a target; train on fewer "
-            f"(--sources), or name known ones: --targets {' '.join(domains.names)}"
-        )
-    return domains.only(names)

@@ -1,21 +1,24 @@
 """`info`: what can be generated in a model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.table import Table
 
-from generalizeformer.cli._terminal import console, print_whole
+from generalizeformer.cli._terminal import check_model, console, print_whole
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from generalizeformer.core.slots import Selection
 
 
 def info(
     model: Annotated[str, tyro.conf.Positional],
     /,
-    kinds: tuple[Literal["norm", "classifier", "linear", "conv"], ...] = ("norm", "classifier"),
+    kinds: tuple[Literal["norm", "classifier", "linear", "conv"], ...] = (),
     stages: tuple[str, ...] = (),
     classes: int = 7,
     channels: int = 3,
@@ -24,8 +27,8 @@ def info(
 
     Args:
         model: Folder of a trained model, or the name of a backbone (digits, resnet18, timm:NAME, …).
-        kinds: Kinds of layer to list.
-        stages: Only these stages of the network; all if none is named.
+        kinds: Kinds of layer to list; if none is named, those a trained model generates, norm and classifier of others.
+        stages: Only these stages of the network; if none is named, those a trained model generates, all of others.
         classes: Classes of the backbone, where a name is given.
         channels: Channels of its images, where a name is given.
     """
@@ -33,10 +36,13 @@ def info(
     from generalizeformer.core.slots import Selection, find_slots
 
     if "/" in model or Path(model).is_dir():  # no backbone's name has a slash
-        backbone = _trained(model)
+        backbone, selection = _trained(Path(model))
     else:
-        backbone = build_backbone(model, classes, channels=channels)
-    slots = find_slots(backbone, Selection(kinds=kinds, stages=stages or None))
+        backbone, selection = build_backbone(model, classes, channels=channels), Selection()
+    selection = replace(
+        selection, kinds=kinds or selection.kinds, stages=stages or selection.stages
+    )
+    slots = find_slots(backbone, selection)
     table = Table("layer", "kind", "stage", "rows", "width", "parameters")
     for slot in slots:
         rows, width = slot.size
@@ -50,11 +56,12 @@ def info(
     )
 
 
-def _trained(path: str) -> "nn.Module":
-    """The backbone of a trained model, after a few words on the model."""
+def _trained(path: Path) -> "tuple[nn.Module, Selection]":
+    """The backbone of a trained model and what is generated in it, after a few words on the model."""
     from generalizeformer.core.backbones import parameter_count
     from generalizeformer.core.generalizeformer import GeneralizeFormer
 
+    check_model(path)
     model = GeneralizeFormer.from_pretrained(path)
     card = model.card
     console.print(f"backbone: {card.architecture}, {len(card.classes)} classes", soft_wrap=True)
@@ -62,4 +69,4 @@ def _trained(path: str) -> "nn.Module":
         f"training: {card.training}, on {card.dataset}: {', '.join(card.sources)}", soft_wrap=True
     )
     console.print(f"φ: {parameter_count(model.generator):,} parameters")
-    return model.backbone
+    return model.backbone, model.config.selection

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from generalizeformer.cli._terminal import Device, aside, pick_device
+from generalizeformer.cli._settings import method_settings
+from generalizeformer.cli._terminal import Device, aside, check_model, pick_device
 from generalizeformer.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def predict(
     /,
     batch_size: int = 20,
     method: str = "generalizeformer",
+    settings: Path | None = None,
     format: Literal["json", "csv"] = "json",
     out: Path | None = None,
     device: Device = "auto",
@@ -35,6 +37,7 @@ def predict(
         images: Files, or folders that are searched for images.
         batch_size: Images that share generated parameters, in the order given; 1 treats each alone.
         method: How to adapt; `source` is the plain model.
+        settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
         format: Of the answers.
         out: File for the answers; standard output if not given.
         device: Where to compute; auto takes a GPU if there is one.
@@ -43,15 +46,17 @@ def predict(
     from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.data.files import find_images
 
+    check_model(run)
     if batch_size < 1:
         raise DataError(f"batch size: got {batch_size}; it must be at least 1")
     if out is not None and out.is_dir():
         raise DataError(
             f"{out}: is a folder; name a file for the answers, such as {out}/answers.{format}"
         )
+    own = method_settings(settings).get(method, {})
     files = find_images(images)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
-    adapter, _ = build_adapter(method, model)
+    adapter, _ = build_adapter(method, model, **own)
     answers: list[dict[str, Any]] = []
     with aside.status("predicting") as status:
         for start in range(0, len(files), batch_size):

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from generalizeformer.cli._data import source_domains
+from generalizeformer.cli._recipe import Episodes, Flags, Generator, Loss
 from generalizeformer.cli._settings import overridden
 from generalizeformer.cli._terminal import Device, check_folder, console, fabric, stage_progress
 from generalizeformer.errors import DataError
@@ -18,27 +20,25 @@ if TYPE_CHECKING:
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.training._recipe import Recipe
 
-Episodes = Literal["held-out", "joint", "looks"]
-Generator = Literal["channels", "rows"]
-Loss = Literal["entropy", "pseudo-label", "memo"]
-
 
 def train(
     out: Annotated[Path, tyro.conf.Positional],
     /,
-    data: Literal["digits", "synthetic"] = "digits",
+    data: str = "digits",
+    protocol: Literal["outer", "inner"] | None = None,
     sources: tuple[str, ...] = (),
     backbone: str = "digits-small",
     pretrained: bool = False,
     image_size: int | None = None,
-    episodes: Episodes = "held-out",
+    paper: bool = False,
+    episodes: Episodes | None = None,
     looks: bool = False,
     held_out: tuple[str, ...] = (),
-    generator: Generator = "channels",
-    loss: Loss = "entropy",
-    source_steps: int = 300,
-    steps: int = 400,
-    learning_rate: float = 3e-3,
+    generator: Generator | None = None,
+    loss: Loss | None = None,
+    source_steps: int | None = None,
+    steps: int | None = None,
+    learning_rate: float | None = None,
     seed: int = 0,
     settings: Path | None = None,
     device: Device = "auto",
@@ -49,20 +49,25 @@ def train(
 
     Args:
         out: Folder of the trained model, with checkpoints and logs below it.
-        data: Dataset whose source domains are learned from.
+        data: Dataset whose source domains are learned from: digits, synthetic.
+        protocol: Of the digits. outer: sources from 15 to 75 degrees, targets beyond; inner: targets between
+            the sources. If not given, outer.
         sources: Domains to learn from; all of the dataset's sources if none is named.
         backbone: digits, digits-small, or a name of torchvision or timm (timm:NAME chooses timm).
         pretrained: Start from published ImageNet weights (needs a network or a filled cache).
         image_size: Pixels per side; the dataset's own if not given.
-        episodes: held-out: extra backbones, each without one domain; joint: the paper's, one backbone;
-            looks: one backbone and random looks of its domains, which works from a single domain.
-        looks: Use random looks (colour, contrast, blur, …) of the domains as pseudo-domains.
+        paper: Start from the paper's recipe, whose numbers hold where a flag is not given: joint episodes, rows,
+            10,000 steps, learning rate 1e-4.
+        episodes: held-out (if not given): extra backbones, each without one domain; joint: the paper's, one
+            backbone; looks: one backbone and random looks of its domains, which works from a single domain.
+        looks: Use random looks (colour, contrast, blur, …) of the domains as pseudo-domains in other episodes too.
         held_out: Domains to leave out in turn (held-out episodes); all if none is named.
-        generator: channels: ours, small, for any architecture; rows: the paper's 8-layer transformer.
-        loss: Unsupervised loss whose gradients φ sees.
-        source_steps: Steps of each backbone's training (joint episodes have `steps` for both).
-        steps: Steps of φ's training.
-        learning_rate: Peak learning rate of φ; use 1e-4 with rows.
+        generator: channels (if not given): ours, small, for any architecture; rows: the paper's 8-layer
+            transformer.
+        loss: Unsupervised loss whose gradients φ sees; entropy if not given.
+        source_steps: Steps of each backbone's training (joint episodes have `steps` for both); 300 if not given.
+        steps: Steps of φ's training; 400 if not given.
+        learning_rate: Peak learning rate of φ; 3e-3 if not given; use 1e-4 with rows.
         seed: Of everything random.
         settings: JSON file with any settings of the recipe; it overrides the flags.
         device: Where to compute; auto takes a GPU if there is one.
@@ -70,46 +75,23 @@ def train(
         precision: bf16-mixed is faster on recent GPUs.
     """
     check_out(out)
-    domains = source_domains(data, sources)
-    recipe = _recipe(
-        episodes, looks, held_out, generator, loss, source_steps, steps, learning_rate, seed
-    )
+    domains, divided = source_domains(data, sources, protocol)
+    recipe = Flags(
+        paper=paper,
+        looks=looks,
+        episodes=episodes,
+        held_out=held_out,
+        generator=generator,
+        loss=loss,
+        source_steps=source_steps,
+        steps=steps,
+        learning_rate=learning_rate,
+        seed=seed,
+    ).recipe()
     recipe = recipe if settings is None else overridden(recipe, settings)
     recipe.check(domains)
-    card = card_for(domains, backbone, image_size)
+    card = card_for(domains, backbone, image_size, divided)
     run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))
-
-
-def _recipe(
-    episodes: Episodes,
-    looks: bool,
-    held_out: tuple[str, ...],
-    generator: Generator,
-    loss: Loss,
-    source_steps: int,
-    steps: int,
-    learning_rate: float,
-    seed: int,
-) -> "Recipe":
-    """The flags as a recipe."""
-    from generalizeformer.core.generalizeformer import Config
-    from generalizeformer.core.generators import channels, rows
-    from generalizeformer.data.looks import Config as Looks
-    from generalizeformer.training._recipe import Recipe
-    from generalizeformer.training.erm import Config as ErmConfig
-    from generalizeformer.training.meta import Config as MetaConfig
-
-    kind = channels.Config() if generator == "channels" else rows.Config()
-    return Recipe(
-        episodes=episodes,
-        model=Config(generator=kind, loss=loss),
-        erm=ErmConfig(steps=source_steps, per_domain=16, learning_rate=3e-3),
-        meta=MetaConfig(
-            steps=steps, images=160, learning_rate=learning_rate, looks=Looks() if looks else None
-        ),
-        held_out=held_out or None,
-        seed=seed,
-    )
 
 
 def run_training(
@@ -155,17 +137,9 @@ def check_out(folder: Path) -> None:
         )
 
 
-def source_domains(data: str, names: tuple[str, ...]) -> "DomainDataset":
-    """The source domains of a dataset, or those named."""
-    from generalizeformer import catalog
-
-    module = catalog.load("generalizeformer.data.datasets", data)
-    build = getattr(module, "sources", module.build)
-    domains: DomainDataset = build(module.Config())
-    return domains.only(names) if names else domains
-
-
-def card_for(domains: "DomainDataset", architecture: str, size: int | None) -> "Card":
+def card_for(
+    domains: "DomainDataset", architecture: str, size: int | None, protocol: str | None
+) -> "Card":
     """The card of a model for these domains; mean and spread are ImageNet's for colour, the digits' for grey."""
     from generalizeformer.core.card import Card
     from generalizeformer.core.preprocessing import Preprocessing
@@ -182,4 +156,5 @@ def card_for(domains: "DomainDataset", architecture: str, size: int | None) -> "
         architecture=architecture,
         preprocessing=grey if channels == 1 else Preprocessing(size=size),
         dataset=domains.name,
+        protocol=protocol,
     )

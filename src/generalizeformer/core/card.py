@@ -16,8 +16,10 @@ class Card:
     backbone: str | None = None  # the class of the backbone, for people
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     dataset: str | None = None
+    protocol: str | None = None  # which of the dataset's divisions into sources and targets
     sources: tuple[str, ...] = ()
     training: str = "untrained"
+    seed: int | None = None  # of the training
     source_accuracy: float | None = None  # percent, source validation, plain backbone
     adapted_accuracy: float | None = None  # percent, source validation, generated parameters
 
@@ -35,9 +37,9 @@ images, so that it follows shifts of the data without being fine-tuned.
 |---|---|
 | backbone | {{ card.architecture or card.backbone or "unknown" }} |
 | classes | {{ card.classes | length }}{% if card.classes %}: {{ card.classes[:12] | join(", ") }}{% if card.classes | length > 12 %}, …{% endif %}{% endif %} |
-| sources | {{ card.dataset or "unknown" }}{% if card.sources %}: {{ card.sources | join(", ") }}{% endif %} |
+| sources | {{ card.dataset or "unknown" }}{% if card.protocol %} ({{ card.protocol }}){% endif %}{% if card.sources %}: {{ card.sources | join(", ") }}{% endif %} |
 | preprocessing | {{ card.preprocessing.size }} px, mean {{ card.preprocessing.mean | list }}, std {{ card.preprocessing.std | list }} |
-| training | {{ card.training }} |
+| training | {{ card.training }}{% if card.seed is not none %}, seed {{ card.seed }}{% endif %} |
 | accuracy on source validation, plain | {{ percent(card.source_accuracy) }} |
 | accuracy on source validation, generated | {{ percent(card.adapted_accuracy) }} |
 

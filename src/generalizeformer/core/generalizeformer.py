@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -16,13 +16,13 @@ from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.guard import Guard, guarded
-from generalizeformer.core.inputs import check_images
+from generalizeformer.core.inputs import accepted_channels, check_images
 from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.observation import Observation, observe
 from generalizeformer.core.reference import Reference
 from generalizeformer.core.shapes import Groups, Images, Logits, Params
 from generalizeformer.core.slots import Selection, find_slots
-from generalizeformer.errors import DataError
+from generalizeformer.errors import DataError, ImageError, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,13 @@ class Config:
     loss: Literal["entropy", "pseudo-label", "memo"] = "entropy"
     views: int = 8  # per image, for the memo loss only
     guard: Guard | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES or self.views < 1:
+            raise UserError(
+                f"config: got loss {self.loss!r} with {self.views} views; the losses are {', '.join(LOSSES)}, and "
+                "there must be at least one view"
+            )
 
 
 PAPER = Config(generator=rows.Config())
@@ -71,9 +78,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.card = self._named(card or Card())
         self.network = GroupedBackbone(backbone, self.slots)
         self.reference = Reference(backbone, self.slots)
-        features = backbone.get_submodule(self.slots.classifier).in_features
-        like = next(backbone.parameters())
-        self.generator = _build(self.config.generator, self.slots, features).to(like)
+        self.generator = self._build_generator().to(next(backbone.parameters()))
 
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
         """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
@@ -90,7 +95,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         source = self.slots.parameters_of(self.backbone)
         together = grouping(groups, len(images), images)
         views = self.config.views if self.config.loss == "memo" else 1
-        seen = observe(self.network, source, images, together, LOSSES[self.config.loss], views)
+        loss = LOSSES[self.config.loss]
+        try:
+            seen = observe(self.network, source, images, together, loss, views)
+        except RuntimeError as error:
+            if images.shape[1] in accepted_channels(self.backbone)[:1]:
+                raise
+            raise ImageError(
+                f"images of shape {tuple(images.shape)} do not fit: {error}"
+            ) from error
         return replace(seen, statistics=self.reference.relate(seen.statistics))
 
     def _generate(self, seen: Observation) -> Params:
@@ -133,6 +146,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.generator.train(mode)
         return self
 
+    def _build_generator(self) -> nn.Module:
+        config = self.config.generator
+        if isinstance(config, rows.Config):
+            features = cast(
+                nn.Linear, self.backbone.get_submodule(self.slots.classifier)
+            ).in_features
+            return rows.build(self.slots, features, config)
+        return channels.build(self.slots, config)
+
     def _named(self, card: Card) -> Card:
         """The card, with one name per class and the backbone's class for people."""
         names = card.classes or tuple(str(number) for number in range(self.classes))
@@ -160,9 +182,3 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         model = cls(artefact.backbone_for(stored, backbone), stored.config, stored.card)
         artefact.fill(model, stored)
         return model.eval()
-
-
-def _build(config: channels.Config | rows.Config, slots: Any, features: Any) -> nn.Module:
-    if isinstance(config, rows.Config):
-        return rows.build(slots, features, config)
-    return channels.build(slots, features, config)

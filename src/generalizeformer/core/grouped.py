@@ -38,7 +38,7 @@ class Output:
 
     logits: Logits
     features: Features
-    statistics: dict[str, Statistics]
+    statistics: dict[str, Statistics]  # of every norm layer, generated or not; empty unless watched
 
 
 class GroupedBackbone:
@@ -53,18 +53,21 @@ class GroupedBackbone:
 
     def __init__(self, backbone: nn.Module, slots: Slots, layers: Layers = LAYERS) -> None:
         self.backbone, self.layers, self.call = backbone, layers, Call()
-        self.twins: list[tuple[nn.Module, nn.Module]] = []
-        kinds = {slot.layer: slot.kind for slot in slots} | {slots.classifier: "classifier"}
-        self.network = self._twin(backbone, "", dict(kinds), {})
+        self.kinds = dict.fromkeys(slots.norms, "norm") | {s.layer: s.kind for s in slots}
+        self.kinds[slots.classifier] = "classifier"
+        self.modules: tuple[int, ...] = ()
         self.storage: tuple[int, ...] = ()
-        self.checked = False
+        self.follow()
 
     def run(
         self, images: Images, grouping: Grouping, params: Params, *, watch: bool = False
     ) -> Output:
         """Logits of every image under its group's `params` (leading group axis); other layers are the source's."""
         self.follow()
-        return self.traced(images, grouping.ids, grouping.sizes, params, watch)
+        try:
+            return self.traced(images, grouping.ids, grouping.sizes, params, watch)
+        finally:
+            self.call.clear()  # also where memory ran out
 
     def traced(
         self, images: Tensor, ids: Tensor, sizes: Tensor, params: Params, watch: bool
@@ -74,28 +77,27 @@ class GroupedBackbone:
         call.grouping, call.params = Grouping(ids, sizes), params
         call.watched = {} if watch else None
         logits = self.network(images)
-        features = self._check(logits)
-        statistics = pool_all(call.watched or {}, call.grouping)
-        # Keep no tensor alive between calls.
-        call.grouping, call.params, call.watched = None, {}, None
-        call.features = call.logits = None
-        return Output(logits, features, statistics)
+        return Output(logits, self._check(logits), pool_all(call.watched or {}, call.grouping))
 
     def compile(self, **options: Any) -> None:
         """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""
         self.traced = torch.compile(self.traced, dynamic=True, **options)  # type: ignore[method-assign]
 
     def follow(self) -> None:
-        """Catches up with a backbone that was moved, cast or replaced tensor by tensor since the last call."""
+        """Catches up with a backbone that was moved, cast, or changed in a layer since the last call."""
+        modules = tuple(id(module) for module in self.backbone.modules())
+        if modules != self.modules:
+            self.twins: list[tuple[nn.Module, nn.Module]] = []
+            self.network = self._twin(self.backbone, "", {})
+            self.modules, self.storage, self.checked = modules, (), False
         storage = tuple(value.data_ptr() for value in self.backbone.parameters())
-        if storage == self.storage:
-            return
-        for twin, lent in self.twins:
-            twin._parameters = {
-                name: None if value is None else nn.Parameter(value.detach(), requires_grad=False)
-                for name, value in lent._parameters.items()
-            }
-        self.storage = storage
+        if storage != self.storage:
+            for twin, lent in self.twins:
+                twin._parameters = {
+                    name: None if value is None else nn.Parameter(value.detach(), False)
+                    for name, value in lent._parameters.items()
+                }
+            self.storage = storage
 
     def _check(self, logits: Tensor) -> Features:
         """The features the classifier saw, once it is sure that its outputs are the model's."""
@@ -120,9 +122,7 @@ class GroupedBackbone:
             self.checked = True  # looking once is enough, and looking makes a GPU wait
         return features
 
-    def _twin(
-        self, lent: nn.Module, name: str, kinds: dict[str, str], made: dict[int, nn.Module]
-    ) -> nn.Module:
+    def _twin(self, lent: nn.Module, name: str, made: dict[int, nn.Module]) -> nn.Module:
         if id(lent) in made:  # a module used in two places stays one module
             return made[id(lent)]
         if isinstance(lent, _BatchNorm) and lent.running_var is None:
@@ -138,10 +138,10 @@ class GroupedBackbone:
         for child, module in lent._modules.items():
             if module is not None:
                 path = f"{name}.{child}".lstrip(".")
-                twin._modules[child] = self._twin(module, path, kinds, made)
+                twin._modules[child] = self._twin(module, path, made)
         if isinstance(twin, nn.TransformerEncoderLayer):
             twin.activation_relu_or_gelu = 0  # its fused path would read norm weights by itself
-        if name in kinds:
-            twin = self.layers[kinds[name]](name, twin, self.call).eval()
+        if name in self.kinds:
+            twin = self.layers[self.kinds[name]](name, twin, self.call).eval()
         made[id(lent)] = twin
         return twin

@@ -17,12 +17,12 @@ class Grouping:
     ids: Groups
     sizes: Float[Tensor, " groups"]
 
-    def mean(self, values: Float[Tensor, "images *rest"]) -> Float[Tensor, "groups *rest"]:
+    def mean(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " groups *rest"]:
         """The mean of each group. A sum by index: a matrix product would let one group's inf reach the others."""
         total = values.new_zeros(len(self.sizes), *values.shape[1:]).index_add(0, self.ids, values)
         return total / self.sizes.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
 
-    def spread(self, values: Float[Tensor, "groups *rest"]) -> Float[Tensor, "images *rest"]:
+    def spread(self, values: Float[Tensor, " groups *rest"]) -> Float[Tensor, " images *rest"]:
         """Each image's share of what its group has."""
         return values.index_select(0, self.ids)
 

@@ -31,9 +31,22 @@ class Call:
     features: Tensor | None = None
     logits: Tensor | None = None
 
+    def clear(self) -> None:
+        """Lets go of every tensor."""
+        self.grouping, self.params, self.watched = None, {}, None
+        self.features = self.logits = None
+
+
+def _of_layer(name: str) -> property:
+    return property(lambda self: getattr(self.layer, name))
+
 
 class GroupedLayer(nn.Module):
     """A layer of the backbone beside the place where its calls are described."""
+
+    # What a model may ask of its layers besides calling them, a dtype for one.
+    weight, bias, eps = _of_layer("weight"), _of_layer("bias"), _of_layer("eps")
+    in_features, out_features = _of_layer("in_features"), _of_layer("out_features")
 
     def __init__(self, name: str, layer: nn.Module, call: Call) -> None:
         super().__init__()
@@ -67,30 +80,34 @@ class GroupedNorm(GroupedLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.is_generated:
+            self.watch(x)
             return self.layer(x)  # type: ignore[no-any-return]
         weight, bias = self.shares(x)
         assert weight is not None
+        self.watch(x)
         if has_source_statistics(self.layer):
             mean, scale = source_scale(self.layer, self.name)
-            self.watch(x, mean, scale)
             # One multiply-add over the feature map: statistics and affine are folded per group first.
             weight = weight * scale
             bias = -mean * weight if bias is None else bias - mean * weight
         else:
             x = self_normalise(self.layer, x)
-            self.watch(x, None, None)
         weight = along(weight, self.axis, x).to(x.dtype)
         if bias is None:
             return finish(self.layer, x * weight)
         return finish(self.layer, torch.addcmul(along(bias, self.axis, x).to(x.dtype), x, weight))
 
-    def watch(self, x: Tensor, mean: Tensor | None, scale: Tensor | None) -> None:
-        if self.call.watched is None:
+    def watch(self, x: Tensor) -> None:
+        """Notes what each image shows this layer, in source units, where the caller asked for it."""
+        grouping, watched = self.call.grouping, self.call.watched
+        if watched is None or grouping is None or len(x) != len(grouping.ids):
             return
-        seen = moments(x.detach().movedim(self.axis, 1))
-        if mean is not None and scale is not None:
-            seen = seen.relative_to(mean, scale)
-        self.call.watched[self.name] = seen
+        x = x.detach()
+        if has_source_statistics(self.layer):
+            seen = moments(x.movedim(self.axis, 1))
+            watched[self.name] = seen.relative_to(*source_scale(self.layer, self.name))
+        else:
+            watched[self.name] = moments(self_normalise(self.layer, x).movedim(self.axis, 1))
 
 
 class GroupedLinear(GroupedLayer):

@@ -76,24 +76,28 @@ def finish(layer: nn.Module, x: Tensor) -> Tensor:
 
 def check_understood(layer: nn.Module, name: str) -> None:
     """Raises where a subclass of a norm layer does something else than the family it derives from."""
+    if not is_understood(layer):
+        raise SlotError(
+            f"{name}: {type(layer).__name__} does not compute what its family computes, so its parameters "
+            f"cannot be generated; leave it out with Selection(exclude=({name!r},))"
+        )
+
+
+def is_understood(layer: nn.Module) -> bool:
+    """Whether the layer computes what this file says, tried out on a copy where it is not torch's own."""
     if type(layer).__module__.startswith("torch.nn"):
-        return
-    layer = _with_values(layer)
+        return True
+    layer = _with_values(layer).eval()
     weight: Tensor = layer.weight  # type: ignore[assignment]
     space = (3,) if isinstance(layer, nn.BatchNorm1d | nn.InstanceNorm1d) else (3, 3)
     shape = (2, *space, len(weight)) if channel_axis(layer) == -1 else (2, len(weight), *space)
     x = torch.linspace(-2, 2, prod(shape), dtype=weight.dtype, device=weight.device).reshape(shape)
     try:
         with torch.no_grad():
-            expected, got = layer(x), replay(layer, x, name)
-        same = expected.shape == got.shape and torch.allclose(expected, got, rtol=1e-3, atol=1e-4)
+            expected, got = layer(x), replay(layer, x)
+        return expected.shape == got.shape and torch.allclose(expected, got, rtol=1e-3, atol=1e-4)
     except (AttributeError, RuntimeError, ValueError):  # it lacks a part, or takes another shape
-        same = False
-    if not same:
-        raise SlotError(
-            f"{name}: {type(layer).__name__} does not compute what its family computes, so its parameters "
-            f"cannot be generated; leave it out with Selection(exclude=({name!r},))"
-        )
+        return False
 
 
 @torch.no_grad()
@@ -107,10 +111,10 @@ def _with_values(layer: nn.Module) -> nn.Module:
     return layer
 
 
-def replay(layer: nn.Module, x: Tensor, name: str) -> Tensor:
+def replay(layer: nn.Module, x: Tensor) -> Tensor:
     """The layer in eval mode, from the pieces of this file."""
     if has_source_statistics(layer):
-        mean, scale = source_scale(layer, name)
+        mean, scale = source_scale(layer, type(layer).__name__)
         x = (x - along(mean, 1, x)) * along(scale, 1, x)
     else:
         x = self_normalise(layer, x)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.shapes import Images
-from generalizeformer.errors import ImageError
+from generalizeformer.errors import ImageError, UserError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -20,6 +20,12 @@ class Preprocessing:
     size: int = 224
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0 or self.size < 1:
+            raise UserError(
+                f"preprocessing: got {self}; mean and std need one number per channel, std above 0, size at least 1"
+            )
 
     @property
     def channels(self) -> int:

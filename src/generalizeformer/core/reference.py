@@ -18,9 +18,7 @@ class Reference(nn.Module):
 
     def __init__(self, backbone: nn.Module, slots: Slots) -> None:
         super().__init__()
-        layers = {
-            slot.layer: backbone.get_submodule(slot.layer) for slot in slots if slot.kind == "norm"
-        }
+        layers = {name: backbone.get_submodule(name) for name in slots.norms}
         self.layers = [name for name, layer in layers.items() if not has_source_statistics(layer)]
         for name in self.layers:
             weight: Tensor = layers[name].weight  # type: ignore[assignment]

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from generalizeformer.core.classifiers import check_linear, find_classifier
-from generalizeformer.core.normalisers import is_norm
+from generalizeformer.core.normalisers import is_norm, is_understood
 from generalizeformer.core.shapes import Params, Rows
 from generalizeformer.errors import SlotError
 
 Kind = Literal["norm", "classifier", "linear", "conv"]
 KINDS: tuple[Kind, ...] = ("norm", "classifier", "linear", "conv")
+Named = tuple[str, Kind, nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,8 @@ class Selection:
     """Which layers are generated. The default is the paper's: every normalisation layer and the classifier."""
 
     kinds: tuple[Kind, ...] = ("norm", "classifier")
-    stages: tuple[str, ...] | None = (
-        None  # only these stages (E17); the classifier is not in a stage
-    )
+    stages: tuple[str, ...] | None = None  # only below these names (E17); classifier apart
+    include: tuple[str, ...] = ()  # single layers besides, whatever their kind or stage
     exclude: tuple[str, ...] = ()  # layers, or everything below a name, to leave alone
     classifier: str | None = None  # its name, where the rule would not find it
 
@@ -85,6 +85,7 @@ class Slots:
 
     slots: tuple[Slot, ...]
     classifier: str
+    norms: tuple[str, ...] = ()  # every norm layer, generated or not: all of them are watched
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self.slots)
@@ -104,17 +105,12 @@ class Slots:
 def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
     """The slots that `selection` asks for. Loud when there are none."""
     classifier = find_classifier(backbone, selection.classifier)
-    named = [
+    named: list[Named] = [
         (name, kind, layer)
         for name, layer in backbone.named_modules()
         if (kind := _kind(name, layer, classifier)) is not None
     ]
-    stages = sorted({stage_of(name) for name, kind, _ in named if kind != "classifier"})
-    if unknown := sorted(set(selection.stages or ()) - set(stages)):
-        raise SlotError(
-            f"{type(backbone).__name__}: there are no stages {unknown}; choose from {stages}"
-        )
-    _check_excluded(backbone, selection)
+    _check_names(backbone, named, selection)
     chosen = tuple(
         Slot(name, kind, _shapes(layer))
         for name, kind, layer in named
@@ -124,17 +120,30 @@ def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
         found = {kind: sum(k == kind for _, k, _ in named) for kind in KINDS}
         raise SlotError(
             f"{type(backbone).__name__}: no slot matches {selection}; the model has {found} in the stages "
-            f"{stages}; choose other kinds or stages"
+            f"{_stages(named)}; choose other kinds or stages"
         )
     if any(slot.kind == "classifier" for slot in chosen):
         check_linear(cast(nn.Linear, backbone.get_submodule(classifier)), classifier)
-    return Slots(chosen, classifier)
+    norms = tuple(name for name, kind, layer in named if kind == "norm" and is_understood(layer))
+    return Slots(chosen, classifier, norms)
 
 
-def _check_excluded(backbone: nn.Module, selection: Selection) -> None:
-    modules = {name for name, _ in backbone.named_modules()}
-    if unknown := [name for name in selection.exclude if name not in modules]:
-        raise SlotError(f"{type(backbone).__name__}: there is no layer {unknown[0]!r} to exclude")
+def _check_names(backbone: nn.Module, named: list[Named], selection: Selection) -> None:
+    """Raises where a selection names what is not there: a misspelt name must not pass silently."""
+    model, modules = type(backbone).__name__, {name for name, _ in backbone.named_modules()}
+    for stage in selection.stages or ():
+        if not any(_is_below(name, stage) for name, kind, _ in named if kind != "classifier"):
+            raise SlotError(f"{model}: there is no stage {stage!r}; choose from {_stages(named)}")
+    for name in selection.exclude:
+        if name not in modules:
+            raise SlotError(f"{model}: there is no layer {name!r} to exclude")
+    for name in selection.include:
+        if name not in {found for found, _, _ in named}:
+            raise SlotError(f"{model}: {name!r} is no layer whose parameters could be generated")
+
+
+def _stages(named: list[Named]) -> list[str]:
+    return sorted({stage_of(name) for name, kind, _ in named if kind != "classifier"})
 
 
 def stage_of(layer: str) -> str:
@@ -172,11 +181,16 @@ def _is_plain_conv(layer: nn.Conv2d) -> bool:
 
 
 def _is_selected(name: str, kind: Kind, selection: Selection) -> bool:
-    if kind not in selection.kinds or any(
-        f"{name}.".startswith(f"{e}.") for e in selection.exclude
-    ):
+    if name in selection.include:
+        return True
+    if kind not in selection.kinds or any(_is_below(name, e) for e in selection.exclude):
         return False
-    return kind == "classifier" or selection.stages is None or stage_of(name) in selection.stages
+    stages = selection.stages
+    return kind == "classifier" or stages is None or any(_is_below(name, s) for s in stages)
+
+
+def _is_below(name: str, where: str) -> bool:
+    return f"{name}.".startswith(f"{where}.")
 
 
 def _shapes(layer: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -6,7 +6,6 @@ resumed from its last saved state ends with the same weights as one that was nev
 
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from lightning_fabric import Fabric
 
+from generalizeformer import atomic
 from generalizeformer.errors import CheckpointError, UserError
 from generalizeformer.seeds import derive
 
@@ -98,10 +98,8 @@ def _record(method: Method, stage: Stage, state: dict[str, Any], metrics: Metric
     stage.folder.mkdir(parents=True, exist_ok=True)
     with _log_path(stage).open("a", encoding="utf-8") as log:
         log.write(json.dumps({"stage": stage.name, "step": state["step"], **metrics}) + "\n")
-    path = _state_path(stage)
-    partial = path.with_suffix(".partial")
-    torch.save(state | {"method": method.state(), "settings": stage.settings}, partial)
-    os.replace(partial, path)
+    with atomic.replacing(_state_path(stage)) as partial:
+        torch.save(state | {"method": method.state(), "settings": stage.settings}, partial)
 
 
 def _resume(method: Method, stage: Stage) -> dict[str, Any]:
@@ -149,9 +147,7 @@ def _cut_log(stage: Stage, step: int) -> None:
         return
     lines = path.read_text("utf-8", errors="replace").splitlines()
     kept = [line for line in lines if _step_of(line) <= step]
-    partial = path.with_suffix(".partial-log")
-    partial.write_text("".join(f"{line}\n" for line in kept), "utf-8")
-    os.replace(partial, path)
+    atomic.write_text(path, "".join(f"{line}\n" for line in kept))
 
 
 def _step_of(line: str) -> float:

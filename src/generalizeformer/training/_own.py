@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from jaxtyping import Int64, UInt8
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card
+from generalizeformer.core.classifiers import class_count, find_classifier
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
-from generalizeformer.data.looks import Config as Looks
+from generalizeformer.errors import DataError
 from generalizeformer.training._loop import Report
 from generalizeformer.training._recipe import Recipe, train_recipe
-from generalizeformer.training.meta import Config as MetaConfig
 
 Labelled = tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]
 
@@ -27,36 +29,79 @@ def train(
     classes: tuple[str, ...] = (),
     preprocessing: Preprocessing | None = None,
     recipe: Recipe | None = None,
+    architecture: str | None = None,
     device: str = "auto",
+    fabric: Fabric | None = None,
     report: Report | None = None,
 ) -> GeneralizeFormer:
     """A trained model, also saved in `folder`; your backbone is copied, never written to.
 
     `domains`: name → (pixels as uint8, labels). `preprocessing` says how pixels become what the backbone takes
     (ImageNet's mean and spread if not given). With several domains the backbones are trained too, each once more
-    without one domain; `Recipe(episodes="looks", erm=None)` keeps the backbone as it is and trains φ alone, on
-    random looks of the images. Run again after an interruption, it goes on.
+    without one domain. Start from weights that have not seen these domains: otherwise the models without a domain
+    have seen it all the same. For a backbone that is trained on them already, `Recipe(episodes="looks", erm=None)`
+    keeps it as it is and trains φ alone, on random looks of the images.
+
+    `architecture`: the backbone's name (digits, resnet18, timm:NAME, …), with which the folder loads by itself and
+    works on the command line. `fabric`: where and how to compute, instead of `device`. Run again after an
+    interruption, it goes on.
     """
-    count = 1 + max(int(labels.max()) for _, labels in domains.values())
-    names = classes or tuple(str(number) for number in range(count))
-    parts = tuple(Domain(name, images, labels) for name, (images, labels) in domains.items())
-    data = DomainDataset("own", names, parts)
+    chosen = recipe or _usual(len(domains))
+    count = class_count(backbone, find_classifier(backbone, chosen.model.selection.classifier))
+    data = _dataset(domains, classes, count)
     card = Card(
-        classes=names,
+        classes=data.classes,
+        architecture=architecture,
         backbone=type(backbone).__name__,
         preprocessing=preprocessing or _imagenet(data),
         dataset=None,
     )
-    chosen = recipe or _usual(len(parts))
-    fabric = Fabric(accelerator=device, devices=1)
-    return train_recipe(lambda: backbone, data, chosen, card, Path(folder), fabric, report)
+    _check_architecture(backbone, card)
+    where = fabric or Fabric(accelerator=device, devices=1)
+    return train_recipe(lambda: backbone, data, chosen, card, Path(folder), where, report)
 
 
 def _usual(domains: int) -> Recipe:
     """Held-out episodes where they are possible; random looks of a single domain where not."""
-    if domains > 1:
-        return Recipe()
-    return Recipe(episodes="looks", meta=MetaConfig(looks=Looks()))
+    return Recipe() if domains > 1 else Recipe(episodes="looks")
+
+
+def _dataset(
+    domains: Mapping[str, Labelled], classes: tuple[str, ...], count: int
+) -> DomainDataset:
+    """The domains, checked; without names, classes are numbered as the classifier has them."""
+    parts = tuple(Domain(name, images, labels) for name, (images, labels) in domains.items())
+    for domain in parts:
+        if len(domain) and int(domain.labels.max()) >= count:
+            raise DataError(
+                f"domain {domain.name!r}: labels go up to {int(domain.labels.max())}, but the backbone's classifier "
+                f"tells {count} classes apart (0 to {count - 1}); renumber the labels or give it a larger classifier"
+            )
+    if classes and len(classes) != count:
+        raise DataError(
+            f"classes: got {len(classes)} names, but the backbone's classifier tells {count} classes apart; "
+            "give one name per class"
+        )
+    return DomainDataset("own", classes or tuple(str(number) for number in range(count)), parts)
+
+
+def _check_architecture(backbone: nn.Module, card: Card) -> None:
+    """Raises where the name does not build such a backbone: the folder could not be loaded after the training."""
+    if card.architecture is None:
+        return
+    with torch.random.fork_rng([]):  # fresh weights draw random numbers, which are the caller's
+        named = build_backbone(
+            card.architecture, len(card.classes), channels=card.preprocessing.channels
+        )
+    if _shapes(named) != _shapes(backbone):
+        raise DataError(
+            f"architecture: {card.architecture!r} has other weights than the {card.backbone} given; name the one "
+            "that it is, or none"
+        )
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in module.state_dict().items()}
 
 
 def _imagenet(data: DomainDataset) -> Preprocessing:

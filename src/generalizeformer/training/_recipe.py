@@ -16,18 +16,19 @@ from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import Config as ModelConfig
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
+from generalizeformer.data.looks import Config as Looks
 from generalizeformer.data.splits import split_all
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.training._checks import check_shares
 from generalizeformer.training._loop import Method, Report, Stage, fit
-from generalizeformer.training._scoring import accuracy
-from generalizeformer.training._start import calibrate, check_fits, fingerprint
+from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
+from generalizeformer.training._start import calibrate, check_fits, origin
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.joint import Config as JointConfig
 from generalizeformer.training.joint import Joint
 from generalizeformer.training.meta import Config as MetaConfig
-from generalizeformer.training.meta import Meta, Pair
+from generalizeformer.training.meta import Meta, Pair, blend
 
 Episodes = Literal["held-out", "joint", "looks"]
 
@@ -38,14 +39,14 @@ class Recipe:
 
     held-out: one more backbone per left-out domain, which that domain then is a real target of;
     joint: the paper's, one backbone for all;
-    looks: one backbone, and random looks of its own domains as targets. Works from a single domain.
+    looks: one backbone, and random looks of its own domains as targets, so `meta.looks` is switched on. Works
+    from a single domain, and with `erm=None` on a backbone that is trained already.
     """
 
     episodes: Episodes = "held-out"
     model: ModelConfig = field(default_factory=ModelConfig)
-    erm: ErmConfig | None = field(
-        default_factory=ErmConfig
-    )  # None: the backbone is trained already
+    # None: the backbone is trained already
+    erm: ErmConfig | None = field(default_factory=ErmConfig)
     meta: MetaConfig = field(default_factory=MetaConfig)
     held_out: tuple[str, ...] | None = None  # domains to leave out in turn; None: every one
     stay: float = 0.2  # share of meta-steps on the final model's own domains: do no harm
@@ -56,6 +57,8 @@ class Recipe:
         check_shares("recipe", stay=self.stay)
         if not 0 <= self.seed < 2**63:
             raise UserError(f"recipe: seed is {self.seed}; it must be from 0 to 2^63 - 1")
+        if self.episodes == "looks" and self.meta.looks is None:
+            object.__setattr__(self, "meta", replace(self.meta, looks=Looks()))
 
     def check(self, sources: DomainDataset) -> None:
         """Raises DataError where the sources do not allow these episodes."""
@@ -64,12 +67,10 @@ class Recipe:
                 f"episodes {self.episodes!r} train backbones, so they need settings for it (erm); use "
                 "episodes 'looks' to train φ alone"
             )
-        if self.episodes == "looks" and self.meta.looks is None:
-            raise DataError("episodes 'looks' need random looks to be switched on; pass --looks")
         if self.episodes != "looks" and len(sources.names) < 2:
             raise DataError(
                 f"one source domain ({sources.names[0]!r}) cannot play source and target at once; give two or "
-                "more, or use its random looks as pseudo-domains: --episodes looks --looks"
+                "more, or use its random looks as pseudo-domains: episodes 'looks'"
             )
         for name in self.held_out or ():
             sources.index(name)
@@ -86,10 +87,11 @@ def train_recipe(
 ) -> GeneralizeFormer:
     """The trained model, also saved as `folder`. `build` gives the backbone all stages start from.
 
-    Run again after an interruption, it goes on where it was.
+    Run again after an interruption, it goes on where it was. The caller's random numbers are left as they were.
     """
     recipe.check(sources)
-    return _Run(build, sources, recipe, card, folder, fabric, report).model()
+    with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
+        return _Run(build, sources, recipe, card, folder, fabric, report).model()
 
 
 class _Run:
@@ -108,6 +110,7 @@ class _Run:
         torch.manual_seed(recipe.seed)
         self.start = copy.deepcopy(build())  # every stage starts from these weights and this head
         check_fits(self.start, sources, self.preprocessing)
+        self.origin = origin(self.start, sources, self.preprocessing) | {"seed": recipe.seed}
         self.data, self.held = split_all(sources, validation=recipe.validation, seed=recipe.seed)
 
     def model(self) -> GeneralizeFormer:
@@ -121,11 +124,11 @@ class _Run:
     def _staged(self) -> GeneralizeFormer:
         """ERM on all sources; for held-out episodes also ERM without each; then φ on the pairs."""
         model = self._wrap(self._erm("erm", self.data.names), self.data.names)
-        pairs = self._own_pairs(model)
+        pairs = [Pair(model, self.data[name], self.held[name]) for name in self.data.names]
         if self.recipe.episodes == "held-out":
             chosen = dict.fromkeys(self.recipe.held_out or self.data.names)
             strange = [self._strange_pair(name, model) for name in chosen]
-            pairs = _blend(strange, pairs, self.recipe.stay)
+            pairs = blend(strange, pairs, self.recipe.stay)
         method = Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric)
         self._fit("meta", method, self.recipe.meta, to_dict(self.recipe))
         return model
@@ -154,12 +157,6 @@ class _Run:
         self, name: str, method: Method, config: ErmConfig | MetaConfig, settings: dict[str, Any]
     ) -> None:
         """Runs a stage. Its state is taken up again only by a run with the same settings, data and start."""
-        settings = settings | {
-            "seed": self.recipe.seed,
-            "domains": [f"{domain.name} ({len(domain)} images)" for domain in self.data.domains],
-            "preprocessing": to_dict(self.preprocessing),
-            "starting weights": fingerprint(self.start),
-        }
         stage = Stage(
             name=name,
             steps=config.steps,
@@ -167,7 +164,7 @@ class _Run:
             folder=self.folder / "training",
             fabric=self.fabric,
             every=config.every,
-            settings=settings,
+            settings=settings | self.origin,
             report=self.report,
         )
         fit(method, stage)
@@ -178,11 +175,9 @@ class _Run:
         stage = f"erm-without-{quote(name, safe='')}"  # it names files
         stranger = self._wrap(self._erm(stage, others), others)
         stranger.generator = model.generator
-        wrong = 100 - self._plain_accuracy(stranger, name)
-        return Pair(stranger, self.data[name], self.held[name], max(wrong, 0.1))
-
-    def _own_pairs(self, model: GeneralizeFormer) -> list[Pair]:
-        return [Pair(model, self.data[name], self.held[name]) for name in self.data.names]
+        held, device = self.held[name], self.fabric.device
+        wrong = 100 - plain_accuracy(stranger, held, self.preprocessing, device)
+        return Pair(stranger, self.data[name], held, max(wrong, 0.1))
 
     def _wrap(self, backbone: nn.Module, domains: tuple[str, ...]) -> GeneralizeFormer:
         """A model with a fresh φ, the same for every backbone, that has seen these domains and no other."""
@@ -191,26 +186,14 @@ class _Run:
         calibrate(model, self.data.only(domains), self.preprocessing)
         return model
 
-    def _plain_accuracy(self, model: GeneralizeFormer, name: str) -> float:
-        backbone, device = model.backbone.eval(), self.fabric.device
-        return accuracy(lambda x, _: backbone(x), self.held[name], self.preprocessing, 1, device)
-
-    def _adapted_accuracy(self, model: GeneralizeFormer, name: str) -> float:
-        return accuracy(model, self.held[name], self.preprocessing, 20, self.fabric.device)
-
     def _card(self, model: GeneralizeFormer) -> Card:
-        names = self.data.names
+        device = self.fabric.device
+        plain, adapted = mean_accuracies(model, self.held, self.preprocessing, device)
         return replace(
             model.card,
-            sources=names,
+            sources=self.data.names,
+            seed=self.recipe.seed,
             training=f"{self.recipe.episodes} episodes, {self.recipe.meta.steps} steps",
-            source_accuracy=sum(self._plain_accuracy(model, n) for n in names) / len(names),
-            adapted_accuracy=sum(self._adapted_accuracy(model, n) for n in names) / len(names),
+            source_accuracy=plain,
+            adapted_accuracy=adapted,
         )
-
-
-def _blend(strange: list[Pair], own: list[Pair], stay: float) -> list[Pair]:
-    """Both kinds of pair, the own ones with `stay` of the total weight."""
-    total = sum(pair.weight for pair in strange)
-    strange = [replace(pair, weight=(1 - stay) * pair.weight / total) for pair in strange]
-    return strange + [replace(pair, weight=stay / len(own)) for pair in own if stay]

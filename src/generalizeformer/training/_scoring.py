@@ -3,10 +3,15 @@
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
-from generalizeformer.data.domains import Domain
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.data.looks import Config as Looks
+from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.seeds import derive
 
 CHUNK = 256  # images at once: bounds memory, changes no answer
 
@@ -18,14 +23,49 @@ def accuracy(
     preprocessing: Preprocessing,
     group: int,
     device: torch.device,
+    looks: Looks | None = None,
 ) -> float:
-    """Percent of the domain answered rightly in groups of `group` images (the last may be smaller)."""
+    """Percent of the domain answered rightly in groups of `group` images (the last may be smaller).
+
+    With `looks`, every other group has a random look of its own, the same whenever this is called.
+    """
     right = 0
     together = max(1, CHUNK // group) * group
     # Stored images are often sorted by class; a group of one class is another problem than a target batch.
     order = torch.randperm(len(domain), generator=torch.Generator().manual_seed(len(domain)))
-    for part in torch.split(order, together):
-        images = preprocessing(domain.images[part].to(device))
+    for number, part in enumerate(torch.split(order, together)):
+        pixels = domain.images[part].to(device)
         groups = torch.arange(len(part), device=device) // group
-        right += int((answer(images, groups).argmax(1) == domain.labels[part].to(device)).sum())
+        if looks is not None:
+            pixels = _every_other(pixels, groups, looks, derive("validation looks", group, number))
+        answers = answer(preprocessing(pixels), groups).argmax(1)
+        right += int((answers == domain.labels[part].to(device)).sum())
     return 100 * right / len(domain)
+
+
+def mean_accuracies(
+    model: GeneralizeFormer,
+    data: DomainDataset,
+    preprocessing: Preprocessing,
+    device: torch.device,
+) -> tuple[float, float]:
+    """Mean over the domains of the plain backbone's accuracy, and of the model's on groups of 20."""
+    plain = [plain_accuracy(model, domain, preprocessing, device) for domain in data.domains]
+    adapted = [accuracy(model, domain, preprocessing, 20, device) for domain in data.domains]
+    return sum(plain) / len(plain), sum(adapted) / len(adapted)
+
+
+def plain_accuracy(
+    model: GeneralizeFormer, domain: Domain, preprocessing: Preprocessing, device: torch.device
+) -> float:
+    """Percent of the domain that the model's backbone answers rightly by itself."""
+    backbone = model.backbone.eval()
+    return accuracy(lambda images, _: backbone(images), domain, preprocessing, 1, device)
+
+
+def _every_other(
+    pixels: UInt8[Tensor, "n c h w"], groups: Int64[Tensor, " n"], looks: Looks, seed: int
+) -> UInt8[Tensor, "n c h w"]:
+    """Looks for the even groups, so that a single group has one too; the others stay clean."""
+    looked = apply_looks(pixels, groups, torch.Generator().manual_seed(seed), looks)
+    return torch.where((groups % 2 == 0)[:, None, None, None], looked, pixels)

@@ -1,10 +1,13 @@
 """Before the first step: whether the backbone fits the data, what it starts from, what it measures of the sources."""
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from generalizeformer.config import to_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
@@ -32,13 +35,27 @@ def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preproce
         )
 
 
-def fingerprint(backbone: nn.Module) -> str:
-    """Twelve hexadecimal digits that change when any weight does."""
+def origin(start: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> dict[str, Any]:
+    """What a training starts from, in words that change when any weight, pixel or label does."""
+    return {
+        "starting weights": fingerprint(start.state_dict()),
+        "domains": [_described(domain) for domain in data.domains],
+        "preprocessing": to_dict(preprocessing),
+    }
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Twelve hexadecimal digits that change when any name, shape or value does."""
     content = hashlib.sha256()
-    for name, value in backbone.state_dict().items():
-        content.update(name.encode())
-        content.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for name, value in tensors.items():
+        content.update(f"{name} {tuple(value.shape)}".encode())
+        content.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return content.hexdigest()[:12]
+
+
+def _described(domain: Domain) -> str:
+    content = fingerprint({"images": domain.images, "labels": domain.labels})
+    return f"{domain.name} ({len(domain)} images, {content})"
 
 
 def calibrate(model: GeneralizeFormer, data: DomainDataset, preprocessing: Preprocessing) -> None:

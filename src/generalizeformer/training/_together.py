@@ -1,10 +1,25 @@
 """Several processes as one: gradients and buffers are averaged, so every rank keeps the same weights."""
 
 from collections.abc import Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+
+Schedule = Literal["cosine", "constant"]
+
+
+@runtime_checkable
+class Pace(Protocol):
+    """What a training's config says of its learning rate."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def schedule(self) -> Schedule: ...
 
 
 def descend(
@@ -42,13 +57,18 @@ def average(fabric: Fabric, tensors: Sequence[Tensor]) -> None:
         value.copy_(part.view_as(value))
 
 
-def schedule(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
-    """Learning rate by step number alone: a short rise, then a cosine to zero. Nothing to save, nothing to resume."""
-    rise = max(1, steps // 10)
-    if step < rise:
+def schedule(optimizer: torch.optim.Optimizer, pace: Pace, step: int) -> None:
+    """Learning rate by step number alone, so there is nothing to save and nothing to resume.
+
+    cosine: a short rise, then a cosine to zero. constant: always the same.
+    """
+    rise = max(1, pace.steps // 10)
+    if pace.schedule == "constant":
+        factor = 1.0
+    elif step < rise:
         factor = (step + 1) / rise
     else:
-        turn = torch.tensor((step - rise) / max(1, steps - rise) * torch.pi)
+        turn = torch.tensor((step - rise) / max(1, pace.steps - rise) * torch.pi)
         factor = float(0.5 * (1 + turn.cos()))
     for group in optimizer.param_groups:
-        group["lr"] = peak * factor
+        group["lr"] = pace.learning_rate * factor

@@ -20,7 +20,7 @@ from generalizeformer.data.looks import apply as apply_looks
 from generalizeformer.training._checks import check_counts, check_positive
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy
-from generalizeformer.training._together import descend, schedule, share_buffers
+from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Config:
     per_domain: int = 32  # images of each source domain per step
     learning_rate: float = 1e-4
     weight_decay: float = 1e-4
+    schedule: Schedule = "cosine"
     looks: Looks | None = None  # random looks as augmentation, one per image
     every: int = 100  # steps between validations
 
@@ -57,7 +58,7 @@ class Erm:
         )
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
-        schedule(self.optimizer, self.config.learning_rate, step, self.config.steps)
+        schedule(self.optimizer, self.config, step)
         drawn = minibatch(self.data, self.config.per_domain, generator)
         pixels = drawn.images.to(self.fabric.device)
         if self.config.looks is not None:

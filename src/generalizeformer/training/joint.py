@@ -5,7 +5,7 @@ carries the fresh θ to the chosen domain and learns from its labels. Where the 
 prints source features and gradients we follow the text: those of the meta-target.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,14 +25,10 @@ from generalizeformer.training.meta import Meta, Pair
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The paper's numbers; its batch of 64 is read as 64 images of the meta-target."""
+    """How θ and φ learn; the paper's numbers are in `_paper.py`."""
 
-    erm: ErmConfig = field(default_factory=lambda: ErmConfig(steps=10_000))
-    meta: MetaConfig = field(
-        default_factory=lambda: MetaConfig(
-            steps=10_000, images=64, sizes=(20,), learning_rate=1e-4, average=0.0
-        )
-    )
+    erm: ErmConfig
+    meta: MetaConfig
 
 
 class Joint:

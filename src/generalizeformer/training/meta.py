@@ -6,7 +6,7 @@ domain, a model that never saw it. Random looks turn any domain into many. Each 
 `GeneralizeFormer.forward`, the same call as at test time, and φ learns from its cross-entropy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from generalizeformer.training._checks import (
 )
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy
-from generalizeformer.training._together import descend, schedule
+from generalizeformer.training._together import Schedule, descend, schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class Config:
     sizes: tuple[int, ...] = (1, 4, 20)  # of groups, drawn anew for every group
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
-    clip: float = 1.0  # norm of φ's gradient: one strange batch must not throw it off
+    schedule: Schedule = "cosine"
+    clip: float | None = 1.0  # norm of φ's gradient: one strange batch must not throw it off
     looks: Looks | None = None  # random looks as pseudo-domains, one per group
     look_share: float = 0.5  # of the steps that use them
     average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
@@ -49,7 +50,8 @@ class Config:
         check_counts("meta", steps=self.steps, images=self.images, every=self.every)
         check_sizes("meta", sizes=self.sizes, validation_sizes=self.validation_sizes)
         check_shares("meta", look_share=self.look_share, average=self.average)
-        check_positive("meta", learning_rate=self.learning_rate, clip=self.clip)
+        clip = {} if self.clip is None else {"clip": self.clip}
+        check_positive("meta", learning_rate=self.learning_rate, **clip)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ class Pair:
     train: Domain
     validation: Domain
     weight: float = 1.0
+
+
+def blend(strange: list[Pair], own: list[Pair], stay: float) -> list[Pair]:
+    """Both kinds of pair, the own ones with `stay` of the total weight."""
+    total = sum(pair.weight for pair in strange)
+    strange = [replace(pair, weight=(1 - stay) * pair.weight / total) for pair in strange]
+    return strange + [replace(pair, weight=stay / len(own)) for pair in own if stay]
 
 
 class Meta:
@@ -78,7 +87,7 @@ class Meta:
         self.smooth = {name: value.clone() for name, value in self.generator.state_dict().items()}
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
-        schedule(self.optimizer, self.config.learning_rate, step, self.config.steps)
+        schedule(self.optimizer, self.config, step)
         weights = torch.tensor([pair.weight for pair in self.pairs])
         pair = self.pairs[int(torch.multinomial(weights, 1, generator=generator))]
         drawn = self._draw(pair.train, generator)
@@ -95,7 +104,11 @@ class Meta:
         }
 
     def validate(self) -> Metrics:
-        """Weighted accuracy over the pairs' validation parts, mean over the group sizes, with averaged weights."""
+        """Weighted accuracy over the pairs' validation parts, mean over the group sizes, with averaged weights.
+
+        Where φ learns from looks, half of the groups have one: on clean images of known domains the best φ is the
+        one that does nothing.
+        """
         raw = {name: value.clone() for name, value in self.generator.state_dict().items()}
         self.load_weights(self.smooth)
         metrics: Metrics = {}
@@ -140,4 +153,5 @@ class Meta:
             self.smooth[name] = decay * self.smooth[name] + (1 - decay) * value
 
     def _accuracy(self, pair: Pair, size: int) -> float:
-        return accuracy(pair.model, pair.validation, self.preprocessing, size, self.fabric.device)
+        device, looks = self.fabric.device, self.config.looks
+        return accuracy(pair.model, pair.validation, self.preprocessing, size, device, looks)

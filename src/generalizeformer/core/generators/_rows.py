@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.generators._norms import Bounds
-from generalizeformer.core.generators._units import GRADIENT_FLOOR, Input, relative, rms
+from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, relative, rms
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot
@@ -53,7 +53,7 @@ def _describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input
         ],
         "parameters": [
             (rows.square().mean(-1).sqrt() / unit.squeeze(-1)).expand_as(blank),
-            (rows[:, -1] / unit.squeeze()).clamp(-4, 4).expand_as(blank),
+            (_bias(slot, rows) / unit.squeeze()).clamp(-CLIP, CLIP).expand_as(blank),
         ],
     }
     columns = [c if kind in inputs else blank for kind, many in told.items() for c in many]
@@ -102,6 +102,11 @@ def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
     return F.cosine_similarity(a, b, dim=-1, eps=1e-6)
+
+
+def _bias(slot: Slot, rows: Tensor) -> Tensor:
+    """Each row's bias; zero where the layer has none and the last column is a weight like the others."""
+    return rows[:, -1] if len(slot.shapes) == 2 else torch.zeros_like(rows[:, -1])
 
 
 def elements(slot: Slot) -> int:

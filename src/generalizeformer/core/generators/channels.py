@@ -133,5 +133,5 @@ def _mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
     )
 
 
-def build(slots: Slots, features: int, config: Config) -> Channels:
+def build(slots: Slots, config: Config) -> Channels:
     return Channels(slots, config)

@@ -1,0 +1,25 @@
+"""Files that appear whole or not at all, whenever the process is killed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, beside the one meant, which it replaces once it is written."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    os.replace(partial, path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The text as a file; folders above it are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial:
+        partial.write_text(text, "utf-8")

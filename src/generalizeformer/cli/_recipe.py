@@ -1,0 +1,68 @@
+"""The flags of `train` as a recipe."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from generalizeformer.training._recipe import Recipe
+
+Episodes = Literal["held-out", "joint", "looks"]
+Generator = Literal["channels", "rows"]
+Loss = Literal["entropy", "pseudo-label", "memo"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What was asked for; None where a flag was not given."""
+
+    paper: bool
+    looks: bool
+    episodes: Episodes | None
+    held_out: tuple[str, ...]
+    generator: Generator | None
+    loss: Loss | None
+    source_steps: int | None
+    steps: int | None
+    learning_rate: float | None
+    seed: int
+
+    def recipe(self) -> "Recipe":
+        """The command line's usual recipe, or the paper's, with what was asked for."""
+        from generalizeformer.data.looks import Config as Looks
+        from generalizeformer.training._paper import PAPER_RECIPE
+
+        base = PAPER_RECIPE if self.paper else _usual()
+        assert base.erm is not None
+        looks = Looks() if self.looks else None
+        meta = given(steps=self.steps, learning_rate=self.learning_rate, looks=looks)
+        return replace(
+            base,
+            model=replace(base.model, **given(generator=self._generator(), loss=self.loss)),
+            erm=replace(base.erm, **given(steps=self.source_steps)),
+            meta=replace(base.meta, **meta),
+            held_out=self.held_out or None,
+            seed=self.seed,
+            **given(episodes=self.episodes),
+        )
+
+    def _generator(self) -> Any:
+        from generalizeformer.core.generators import channels, rows
+
+        configs = {"channels": channels.Config, "rows": rows.Config}
+        return None if self.generator is None else configs[self.generator]()
+
+
+def _usual() -> "Recipe":
+    from generalizeformer.training._recipe import Recipe
+    from generalizeformer.training.erm import Config as ErmConfig
+    from generalizeformer.training.meta import Config as MetaConfig
+
+    return Recipe(
+        erm=ErmConfig(steps=300, per_domain=16, learning_rate=3e-3),
+        meta=MetaConfig(steps=400, images=160, learning_rate=3e-3),
+    )
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    """The settings that are not None."""
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+
+from generalizeformer.atomic import replacing, write_text
+
+
+def test_text_is_written_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+    write_text(path, "φ")
+    write_text(path, "θ")
+    assert path.read_text("utf-8") == "θ"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+
+    def fail() -> None:
+        with replacing(path) as partial:
+            partial.write_text("ne")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
