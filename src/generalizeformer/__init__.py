@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = [
     "PAPER",
+    "PAPER_RECIPE",
     "Card",
     "Config",
     "GeneralizeFormer",
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from generalizeformer.core.preprocessing import Preprocessing
     from generalizeformer.core.slots import Selection
     from generalizeformer.training._own import train
+    from generalizeformer.training._paper import PAPER_RECIPE
     from generalizeformer.training._recipe import Recipe
 
 _HOMES = {
@@ -32,6 +34,7 @@ _HOMES = {
     "GeneralizeFormer": "core.generalizeformer",
     "Guard": "core.guard",
     "PAPER": "core.generalizeformer",
+    "PAPER_RECIPE": "training._paper",
     "Preprocessing": "core.preprocessing",
     "Recipe": "training._recipe",
     "Selection": "core.slots",

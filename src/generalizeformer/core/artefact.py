@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from generalizeformer.atomic import replacing, write_text
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card, render
@@ -34,17 +34,16 @@ def save(folder: Path, tensors: dict[str, Tensor], config: Any, card: Card) -> N
     """Writes the folder. Each file appears whole or not at all; the config comes last, so it vouches for the rest."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    partial = folder / f".{WEIGHTS}.partial"
-    save_file(weights, partial)
-    os.replace(partial, folder / WEIGHTS)
-    _write(folder / README, render(card, folder.name))
+    with replacing(folder / WEIGHTS) as partial:
+        save_file(weights, partial)
+    write_text(folder / README, render(card, folder.name))
     content = {
         "library": "generalizeformer",
         "format": FORMAT,
         "model": to_dict(config),
         "card": to_dict(card),
     }
-    _write(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+    write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
 
 
 def locate(path: str | Path, **hub: Any) -> Path:
@@ -136,9 +135,3 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path}: format {content.get('format')!r}, but this version reads {FORMAT}; upgrade generalizeformer"
         )
     return content
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, "utf-8")
-    os.replace(partial, path)

@@ -110,11 +110,9 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         """θ_t from θ_s, z_t and g_t (Eq. 3, 6). Differentiable in φ, and only in φ."""
         source = self.slots.parameters_of(self.backbone)
         target: Params = self.generator(source, seen)
-        return (
-            target
-            if self.config.guard is None
-            else guarded(self.network, self.config.guard, source, target, seen)
-        )
+        if self.config.guard is None:
+            return target
+        return guarded(self.network, self.config.guard, source, target, seen)
 
     @torch.no_grad()
     def explain(self, images: Images, groups: Groups | None = None) -> Change:
@@ -134,11 +132,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         """Learns what source images look like to layers without statistics of their own (LayerNorm, GroupNorm)."""
         check_images(images, self.backbone)
         together = grouping(groups, len(images), images)
-        params = {
-            name: value.expand(len(together.sizes), *value.shape)
-            for name, value in self.slots.parameters_of(self.backbone).items()
-        }
-        self.reference.learn(self.network.run(images, together, params, watch=True).statistics)
+        self.reference.learn(self.network.run(images, together, {}, watch=True).statistics)
 
     def train(self: Model, mode: bool = True) -> Model:
         """Sets φ's mode only: the backbone is not ours, and its twin is always in eval mode."""
@@ -149,10 +143,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     def _build_generator(self) -> nn.Module:
         config = self.config.generator
         if isinstance(config, rows.Config):
-            features = cast(
-                nn.Linear, self.backbone.get_submodule(self.slots.classifier)
-            ).in_features
-            return rows.build(self.slots, features, config)
+            classifier = cast(nn.Linear, self.backbone.get_submodule(self.slots.classifier))
+            return rows.build(self.slots, classifier.in_features, config)
         return channels.build(self.slots, config)
 
     def _named(self, card: Card) -> Card:

@@ -62,9 +62,8 @@ def _describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input
 
 def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: Bounds) -> Params:
     rows = slot.rows(source)
-    along, down, to_class, bias = (
-        (bounds.change * moves).unsqueeze(-1).unbind(2)
-    )  # (groups, rows, 1) each
+    # (groups, rows, 1) each
+    along, down, to_class, bias = (bounds.change * moves).unsqueeze(-1).unbind(2)
     gradients, _ = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
     towards, _ = _prototypes(slot, seen)
     length = rows.norm(dim=-1, keepdim=True)

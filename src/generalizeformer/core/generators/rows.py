@@ -51,9 +51,8 @@ class Rows(nn.Module):
     def __init__(self, slots: Slots, features: int, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.slots = sorted(
-            slots, key=lambda slot: slot.size[0]
-        )  # equal row counts share one encoder call
+        # Side by side, because slots of equal row count share one call of the encoder.
+        self.slots = sorted(slots, key=lambda slot: slot.size[0])
         widths = sorted({slot.size[1] for slot in slots})
         width, inputs = config.width, config.inputs
         # Slots of equal width share their projections, as "formatted to the same dimension" suggests.
