@@ -81,7 +81,16 @@ class GroupedBackbone:
 
     def compile(self, **options: Any) -> None:
         """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""
-        self.traced = torch.compile(self.traced, dynamic=True, **options)  # type: ignore[method-assign]
+        compiled = torch.compile(self.traced, **options)
+
+        def run(images: Tensor, ids: Tensor, sizes: Tensor, params: Params, watch: bool) -> Output:
+            # Only these axes vary. Left to itself, the compiler would treat height and width as unknown too, and
+            # never finish with networks that compute their padding from them.
+            for value in (images, ids, sizes, *params.values()):
+                torch._dynamo.maybe_mark_dynamic(value, 0)
+            return compiled(images, ids, sizes, params, watch)
+
+        self.traced = run  # type: ignore[method-assign]
 
     def follow(self) -> None:
         """Catches up with a backbone that was moved, cast, or changed in a layer since the last call."""
