@@ -19,7 +19,7 @@ from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 
 
-def close(got: Tensor, expected: Tensor, atol: float = 1e-10) -> None:
+def assert_close(got: Tensor, expected: Tensor, atol: float = 1e-10) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=atol)
 
 
@@ -67,7 +67,7 @@ def test_alpha_bn_without_batch_weight_is_the_source(
     source: GeneralizeFormer, backbone: nn.Module, images: Tensor
 ) -> None:
     adapter = alpha_bn.build(source, alpha_bn.Config(batch_weight=0.0))
-    close(adapter.step(images), backbone(images).detach())
+    assert_close(adapter.step(images), backbone(images).detach())
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.7, 1.0])
@@ -76,7 +76,7 @@ def test_alpha_bn_mixes_layer_by_layer(
 ) -> None:
     adapter = alpha_bn.build(source, alpha_bn.Config(batch_weight=weight))
     expected = with_batch_statistics(backbone, images, weight)
-    close(adapter.step(images), expected)
+    assert_close(adapter.step(images), expected)
     assert (expected - backbone(images)).abs().max() > 1e-3
 
 
@@ -96,7 +96,7 @@ def test_alpha_bn_with_all_weight_on_the_batch_is_batch_statistics_but_for_the_u
             ((variance + norm.eps) / (variance * count / (count - 1) + norm.eps)).sqrt()
         )
     batch.reset()
-    close(batch.step(images), unbiased)
+    assert_close(batch.step(images), unbiased)
 
 
 def test_alpha_bn_depends_on_batch_mates(source: GeneralizeFormer, images: Tensor) -> None:
@@ -118,7 +118,7 @@ def test_alpha_bn_serves_layers_without_affine_and_frozen_ones() -> None:
         norm.running_var.fill_(0.7)
         got = alpha_bn.build(net(norm), alpha_bn.Config(batch_weight=0.4)).step(images)
         expected = got if expected is None else expected
-        close(got, expected)
+        assert_close(got, expected)
 
 
 def test_alpha_bn_follows_a_backbone_that_was_cast(
@@ -127,7 +127,7 @@ def test_alpha_bn_follows_a_backbone_that_was_cast(
     adapter = alpha_bn.build(source, alpha_bn.Config())
     before = adapter.step(images)
     backbone.float()
-    close(adapter.step(images.float()).double(), before, atol=1e-4)
+    assert_close(adapter.step(images.float()).double(), before, atol=1e-4)
 
 
 # Tent
@@ -138,7 +138,7 @@ def test_tent_without_learning_is_batch_statistics(
 ) -> None:
     adapter = tent.build(source, tent.Config(learning_rate=0.0, steps=2))
     for batch in images.split(8):
-        close(adapter.step(batch), copy.deepcopy(backbone).train()(batch).detach())
+        assert_close(adapter.step(batch), copy.deepcopy(backbone).train()(batch).detach())
 
 
 def test_tent_answers_its_first_batch_before_learning(
@@ -182,7 +182,7 @@ def test_tent_serves_models_that_normalise_each_image(norm: nn.Module, images: T
     model = net(norm)
     adapter = tent.Tent(model, tent.Config(learning_rate=0.01))
     expected = model.backbone.eval()(images).detach()
-    close(adapter.predict(images), expected)  # no batch statistics
+    assert_close(adapter.predict(images), expected)  # no batch statistics
     adapter.step(images)
     assert not torch.equal(adapter.predict(images), expected)
     moved = dict(adapter.backbone.named_parameters())
@@ -212,7 +212,7 @@ def test_t3a_without_data_and_with_unit_rows_is_the_source(
     source: GeneralizeFormer, backbone: nn.Module, images: Tensor
 ) -> None:
     unit_classifier(source)
-    close(t3a.build(source, t3a.Config()).predict(images), backbone(images).detach())
+    assert_close(t3a.build(source, t3a.Config()).predict(images), backbone(images).detach())
 
 
 def test_t3a_adds_a_batch_before_it_answers_it(
@@ -223,7 +223,7 @@ def test_t3a_adds_a_batch_before_it_answers_it(
     members = F.one_hot((features @ rows.T).argmax(1), 5).double()
     templates = F.normalize(rows + members.T @ F.normalize(features, dim=1), dim=1)
     got = t3a.build(source, t3a.Config(supports=None)).step(images)
-    close(got, features @ templates.T)
+    assert_close(got, features @ templates.T)
     assert members.sum(0).count_nonzero() > 1
 
 
@@ -264,7 +264,7 @@ def test_t3a_does_not_care_for_the_order_inside_a_batch(
     source: GeneralizeFormer, images: Tensor
 ) -> None:
     one, other = (t3a.build(source, t3a.Config(supports=3)) for _ in range(2))
-    close(one.step(images), other.step(images.flip(0)).flip(0))
+    assert_close(one.step(images), other.step(images.flip(0)).flip(0))
 
 
 def test_t3a_with_surer_rows_than_images_stays_as_it_is(
@@ -277,7 +277,7 @@ def test_t3a_with_surer_rows_than_images_stays_as_it_is(
         backbone.blocks[1][1].bias.mul_(0.02)
     adapter = t3a.build(source, t3a.Config(supports=1))
     before = adapter.predict(images)
-    close(adapter.step(images), before)
+    assert_close(adapter.step(images), before)
 
 
 # GeneralizeFormer
@@ -287,7 +287,7 @@ def test_generalizeformer_answers_as_the_model_does(
     source: GeneralizeFormer, backbone: nn.Module, images: Tensor
 ) -> None:
     got = generalizeformer.build(source, generalizeformer.Config()).step(images)
-    close(got, source(images).detach())
+    assert_close(got, source(images).detach())
     assert (got - backbone(images)).abs().max() > 1e-2  # or its laws would prove nothing
 
 
@@ -295,7 +295,7 @@ def test_generalizeformer_can_be_guarded_without_touching_the_model(
     source: GeneralizeFormer, backbone: nn.Module, images: Tensor
 ) -> None:
     config = generalizeformer.Config(guard=Guard(limit=0.0))
-    close(generalizeformer.build(source, config).step(images), backbone(images).detach())
+    assert_close(generalizeformer.build(source, config).step(images), backbone(images).detach())
     assert source.config.guard is None
     assert (source(images) - backbone(images)).abs().max() > 1e-2
 
@@ -308,7 +308,7 @@ def test_generalizeformer_follows_a_phi_that_learns_on(
     with torch.no_grad():
         for value in source.generator.parameters():
             value.mul_(0.5)
-    close(adapter.predict(images), source(images).detach())
+    assert_close(adapter.predict(images), source(images).detach())
     assert not torch.equal(adapter.predict(images), before)
 
 

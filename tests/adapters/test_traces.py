@@ -41,7 +41,7 @@ def stream_of(variant: str) -> Tensor:
     return recorded("stream")["bs1" if variant.endswith("bs1") else "bs8"]
 
 
-def agree(got: Tensor, expected: Tensor) -> None:
+def assert_agree(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-8)
 
 
@@ -65,11 +65,11 @@ def toy() -> GeneralizeFormer:
 def test_tent(toy: GeneralizeFormer, variant: str, config: tent.Config) -> None:
     trace, adapter = recorded("tent"), tent.Tent(toy, config)
     for number, batch in enumerate(stream_of(variant)):
-        agree(adapter.step(batch), trace[f"{variant}/logits"][number])
+        assert_agree(adapter.step(batch), trace[f"{variant}/logits"][number])
         for norm in NORMS:
             for part in ("weight", "bias"):
                 value = adapter.backbone.get_parameter(f"{norm}.{part}")
-                agree(value, trace[f"{variant}/params_per_batch/{norm}.{part}"][number])
+                assert_agree(value, trace[f"{variant}/params_per_batch/{norm}.{part}"][number])
 
 
 @pytest.mark.parametrize("variant", ["default", "default_bs1"])
@@ -78,7 +78,7 @@ def test_tent_without_learning_is_test_time_normalisation(
 ) -> None:
     adapter = tent.build(toy, tent.Config(learning_rate=0.0))
     got = torch.stack([adapter.step(batch) for batch in stream_of(variant)])
-    agree(got, recorded("bn_adapt")[f"{variant}/logits"])
+    assert_agree(got, recorded("bn_adapt")[f"{variant}/logits"])
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,11 @@ def test_tent_without_learning_is_test_time_normalisation(
 )
 def test_t3a(toy: GeneralizeFormer, variant: str, supports: int) -> None:
     trace, adapter = recorded("t3a"), t3a.T3A(toy, t3a.Config(supports=supports))
-    agree(torch.stack([adapter.step(b) for b in stream_of(variant)]), trace[f"{variant}/logits"])
-    agree(adapter.supports, trace[f"{variant}/supports"])
-    agree(adapter.entropies, trace[f"{variant}/ent"])
+    assert_agree(
+        torch.stack([adapter.step(b) for b in stream_of(variant)]), trace[f"{variant}/logits"]
+    )
+    assert_agree(adapter.supports, trace[f"{variant}/supports"])
+    assert_agree(adapter.entropies, trace[f"{variant}/ent"])
     assert torch.equal(adapter.labels, trace[f"{variant}/support_labels"])
 
 
@@ -99,11 +101,11 @@ def test_t3a(toy: GeneralizeFormer, variant: str, supports: int) -> None:
 def test_alpha_bn(toy: GeneralizeFormer, variant: str, batch_weight: float) -> None:
     adapter = alpha_bn.build(toy, alpha_bn.Config(batch_weight=batch_weight))
     got = torch.stack([adapter.step(batch) for batch in stream_of(variant)])
-    agree(got, recorded("alpha_bn")[f"{variant}/logits"])
+    assert_agree(got, recorded("alpha_bn")[f"{variant}/logits"])
 
 
 def test_alpha_bn_answers_the_whole_stream_in_one_call(toy: GeneralizeFormer) -> None:
     adapter, stream = alpha_bn.build(toy, alpha_bn.Config()), stream_of("alpha0.1")
     groups = torch.arange(len(stream)).repeat_interleave(stream.shape[1])
     got = adapter.predict_groups(stream.flatten(0, 1), groups)
-    agree(got, recorded("alpha_bn")["alpha0.1/logits"].flatten(0, 1))
+    assert_agree(got, recorded("alpha_bn")["alpha0.1/logits"].flatten(0, 1))

@@ -105,6 +105,7 @@ def test_the_demo_claims_no_settings_but_those_it_lists(tmp_path: Path) -> None:
 
 def test_a_method_that_ran_in_some_settings_only_can_be_drawn(tmp_path: Path) -> None:
     evaluation_page(tmp_path / "page.html", "t", [record(), record(method="tent", batch_size=1)])
+    assert ">tent<" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_no_display_is_needed_and_no_backend_is_changed(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def folder(good: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refusal(folder: Path | str, names: str | Path, **kwargs: Any) -> str:
+def checked_refusal(folder: Path | str, names: str | Path, **kwargs: Any) -> str:
     """The one line with which the folder is refused; it names the file or folder."""
     with pytest.raises(CheckpointError) as error:
         GeneralizeFormer.from_pretrained(folder, **kwargs)
@@ -189,7 +189,7 @@ def test_weights_cut_short_anywhere_are_refused(
         (folder / file.name).write_bytes(file.read_bytes())
     content = (good / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[: int(part * len(content))])
-    assert "cut short, damaged or missing" in refusal(folder, folder / WEIGHTS)
+    assert "cut short, damaged or missing" in checked_refusal(folder, folder / WEIGHTS)
 
 
 @settings(deadline=None, max_examples=12)
@@ -202,7 +202,7 @@ def test_a_config_cut_short_anywhere_is_refused(
         (folder / file.name).write_bytes(file.read_bytes())
     content = (good / CONFIG).read_bytes()
     (folder / CONFIG).write_bytes(content[: int(part * len(content))])
-    assert "not readable" in refusal(folder, folder / CONFIG)
+    assert "not readable" in checked_refusal(folder, folder / CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_config_cut_short_anywhere_is_refused(
 )
 def test_a_config_that_is_not_ours_is_refused(folder: Path, content: bytes, text: str) -> None:
     (folder / CONFIG).write_bytes(content)
-    assert text in refusal(folder, folder / CONFIG)
+    assert text in checked_refusal(folder, folder / CONFIG)
 
 
 def edit(folder: Path, *path: str, value: Any) -> None:
@@ -252,11 +252,11 @@ def test_a_setting_that_is_unknown_or_impossible_is_refused_by_name(
     folder: Path, path: tuple[str, ...], value: Any, text: str
 ) -> None:
     edit(folder, *path, value=value)
-    assert text in refusal(folder, folder / CONFIG)
+    assert text in checked_refusal(folder, folder / CONFIG)
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    assert "no such model folder" in refusal(tmp_path / "nothing", tmp_path / "nothing")
+    assert "no such model folder" in checked_refusal(tmp_path / "nothing", tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("name", ["nothing", "./a/nothing", "a/b/nothing"])
@@ -264,7 +264,7 @@ def test_a_missing_relative_folder_is_not_sought_on_the_hub(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
-    assert "no such model folder" in refusal(name, name)
+    assert "no such model folder" in checked_refusal(name, name)
 
 
 def test_a_repository_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_a_repository_that_cannot_be_fetched_is_refused(monkeypatch: pytest.Monk
         raise OSError("offline\nwith a long story")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    assert "could be fetched (offline)" in refusal("someone/model", "someone/model")
+    assert "could be fetched (offline)" in checked_refusal("someone/model", "someone/model")
 
 
 def test_a_repository_is_loaded_from_its_snapshot(
@@ -292,27 +292,27 @@ def test_a_repository_is_loaded_from_its_snapshot(
 
 def test_a_folder_without_config_is_no_saved_model(folder: Path) -> None:
     (folder / CONFIG).unlink()
-    assert "is not a saved model" in refusal(folder, folder / CONFIG)
+    assert "is not a saved model" in checked_refusal(folder, folder / CONFIG)
 
 
 def test_a_file_in_place_of_a_folder_is_refused(folder: Path) -> None:
-    refusal(folder / WEIGHTS, folder / WEIGHTS)
+    checked_refusal(folder / WEIGHTS, folder / WEIGHTS)
 
 
 def test_missing_weights_are_refused(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
-    refusal(folder, folder / WEIGHTS)
+    checked_refusal(folder, folder / WEIGHTS)
 
 
 def test_empty_weights_are_refused(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(b"")
-    refusal(folder, folder / WEIGHTS)
+    checked_refusal(folder, folder / WEIGHTS)
 
 
 def test_a_folder_in_place_of_weights_is_refused(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     (folder / WEIGHTS).mkdir()
-    refusal(folder, folder / WEIGHTS)
+    checked_refusal(folder, folder / WEIGHTS)
 
 
 class Bomb:
@@ -326,25 +326,25 @@ def test_pickles_are_refused_without_being_loaded(folder: Path, write: str) -> N
         (folder / WEIGHTS).write_bytes(pickle.dumps(Bomb()))
     else:
         torch.save({"weights": Bomb()}, folder / WEIGHTS)
-    refusal(folder, folder / WEIGHTS)
+    checked_refusal(folder, folder / WEIGHTS)
 
 
 @pytest.mark.parametrize("widths", [(16, 24, 32, 65), (16, 24, 32, 64, 64)])
 def test_another_backbone_is_refused(folder: Path, widths: tuple[int, ...]) -> None:
-    text = refusal(folder, folder / WEIGHTS, backbone=DigitNet(4, widths, 3))
+    text = checked_refusal(folder, folder / WEIGHTS, backbone=DigitNet(4, widths, 3))
     assert "belongs to another backbone" in text
 
 
 def test_weights_of_another_architecture_are_refused(folder: Path) -> None:
     edit(folder, "card", "architecture", value="digits")
-    assert "does not fit the model" in refusal(folder, folder / WEIGHTS)
+    assert "does not fit the model" in checked_refusal(folder, folder / WEIGHTS)
 
 
 def test_a_class_of_one_s_own_is_asked_for(tmp_path: Path) -> None:
     model = perturbed(digits())
     model.card = Card(backbone="DigitNet")
     model.save_pretrained(tmp_path)
-    text = refusal(tmp_path, tmp_path)
+    text = checked_refusal(tmp_path, tmp_path)
     assert "DigitNet" in text
     assert "backbone=" in text
 
