@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from generalizeformer.adapters._batch_norm import batch_norms
 from generalizeformer.adapters._protocol import GroupedAdapter
+from generalizeformer.adapters._stateless import Stateless
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.grouped import LAYERS, GroupedBackbone, Layers
 from generalizeformer.core.groups import Grouping, grouping
@@ -54,20 +55,7 @@ class AlphaBN:
         slots = Slots(_slots(source.backbone), source.slots.classifier)
         self.network = GroupedBackbone(source.backbone, slots, layers)
 
-    def step(self, images: Images) -> Logits:
-        return self._answer(images, None)
-
-    def predict(self, images: Images) -> Logits:
-        return self._answer(images, None)
-
-    def predict_groups(self, images: Images, groups: Groups) -> Logits:
-        return self._answer(images, groups)
-
-    def reset(self) -> None:
-        pass
-
-    @torch.no_grad()
-    def _answer(self, images: Images, groups: Groups | None) -> Logits:
+    def __call__(self, images: Images, groups: Groups | None) -> Logits:
         check_images(images, self.backbone)
         return self.network.run(images, grouping(groups, len(images), images), {}).logits
 
@@ -134,4 +122,4 @@ def _check_understood(layer: nn.Module, name: str) -> None:
 
 
 def build(source: GeneralizeFormer, config: Config) -> GroupedAdapter:
-    return AlphaBN(source, config)
+    return Stateless(AlphaBN(source, config))

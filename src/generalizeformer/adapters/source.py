@@ -5,9 +5,8 @@ BN mode: the source's running statistics. Keeps nothing and needs nothing; each 
 
 from dataclasses import dataclass
 
-import torch
-
 from generalizeformer.adapters._protocol import GroupedAdapter
+from generalizeformer.adapters._stateless import Stateless
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.inputs import check_images
@@ -19,29 +18,9 @@ class Config:
     """There is nothing to choose."""
 
 
-class Source:
-    """The backbone in eval mode, whatever mode it was lent in."""
-
-    def __init__(self, source: GeneralizeFormer) -> None:
-        self.source = source
-
-    def step(self, images: Images) -> Logits:
-        return self._answer(images, None)
-
-    def predict(self, images: Images) -> Logits:
-        return self._answer(images, None)
-
-    def predict_groups(self, images: Images, groups: Groups) -> Logits:
-        return self._answer(images, groups)
-
-    def reset(self) -> None:
-        pass
-
-    @torch.no_grad()
-    def _answer(self, images: Images, groups: Groups | None) -> Logits:
-        check_images(images, self.source.backbone)
-        return self.source.network.run(images, grouping(groups, len(images), images), {}).logits
-
-
 def build(source: GeneralizeFormer, config: Config) -> GroupedAdapter:
-    return Source(source)
+    def answer(images: Images, groups: Groups | None) -> Logits:
+        check_images(images, source.backbone)
+        return source.network.run(images, grouping(groups, len(images), images), {}).logits
+
+    return Stateless(answer)
