@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from generalizeformer.core.grouped import GroupedBackbone, Output
+from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.losses import Loss
 from generalizeformer.core.shapes import Features, Images, Logits, Params
@@ -51,11 +51,10 @@ def observe(
         logits = seen.logits.unsqueeze(0)
         if view_count > 1:
             logits = _view_logits(network, images, grouping, leaves, view_count)
-        total = grouping.mean(
-            loss(logits)
-        ).sum()  # groups do not share leaves: the sum keeps them apart
+        # Groups do not share leaves, so the gradients of the sum are each group's own.
+        total = grouping.mean(loss(logits)).sum()
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    _check_used(dict(zip(leaves, gradients, strict=True)), seen)
+    _check_used(dict(zip(leaves, gradients, strict=True)))
     return Observation(
         grouping,
         seen.features.detach(),
@@ -73,7 +72,7 @@ def _view_logits(
     return seen.logits.reshape(count, len(images), -1)
 
 
-def _check_used(gradients: dict[str, Tensor | None], seen: Output) -> None:
+def _check_used(gradients: dict[str, Tensor | None]) -> None:
     unused = [name for name, gradient in gradients.items() if gradient is None]
     if unused:
         raise SlotError(
