@@ -16,7 +16,7 @@ from generalizeformer.benchmark.records import read
 from generalizeformer.catalog import names
 from generalizeformer.cli._recipe import Flags
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
-from generalizeformer.data.files import read_images
+from generalizeformer.imaging.files import read_images
 from generalizeformer.training._paper import PAPER_RECIPE
 from generalizeformer.training._recipe import Recipe
 

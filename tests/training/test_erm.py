@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from generalizeformer.data.episodes import minibatch
-from generalizeformer.data.looks import Config as Looks
 from generalizeformer.errors import UserError
+from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training import erm
 from generalizeformer.training._scoring import accuracy
 

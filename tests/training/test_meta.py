@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.data.looks import Config as Looks
 from generalizeformer.errors import UserError
+from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training import meta
 from generalizeformer.training.meta import Config, Meta, Pair
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import generalizeformer
 from generalizeformer import GeneralizeFormer, Preprocessing, Recipe
 from generalizeformer.core.backbones import DigitNet, build_backbone
-from generalizeformer.data.looks import Config as Looks
 from generalizeformer.errors import DataError
+from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.meta import Config as MetaConfig
 

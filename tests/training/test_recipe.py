@@ -8,8 +8,8 @@ from torch import nn
 
 from generalizeformer.core.generalizeformer import PAPER, GeneralizeFormer
 from generalizeformer.data.domains import Domain, DomainDataset
-from generalizeformer.data.looks import Config as Looks
 from generalizeformer.errors import CheckpointError, DataError, UserError
+from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training import _recipe, erm, meta
 from generalizeformer.training._paper import PAPER_RECIPE
 from generalizeformer.training._recipe import Recipe, train_recipe
@@ -243,7 +243,7 @@ def test_going_on_from_other_weights_or_other_data_is_refused(tmp_path: Path) ->
         trained(tmp_path, recipe(held_out=("a",)), sources=sources(per_class=9))
 
 
-@pytest.mark.parametrize("part", ["images", "labels"])
+@pytest.mark.parametrize("part", ["stored", "labels"])
 def test_going_on_with_other_pixels_or_labels_is_refused(tmp_path: Path, part: str) -> None:
     trained(tmp_path, recipe(held_out=("a",)))
     *others, last = sources().domains

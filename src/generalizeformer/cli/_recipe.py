@@ -28,7 +28,7 @@ class Flags:
 
     def recipe(self) -> "Recipe":
         """The command line's usual recipe, or the paper's, with what was asked for."""
-        from generalizeformer.data.looks import Config as Looks
+        from generalizeformer.imaging.looks import Config as Looks
         from generalizeformer.training._paper import PAPER_RECIPE
 
         base = PAPER_RECIPE if self.paper else _usual()

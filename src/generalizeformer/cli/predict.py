@@ -44,7 +44,7 @@ def predict(
     """
     from generalizeformer.benchmark.runner import build_adapter
     from generalizeformer.core.generalizeformer import GeneralizeFormer
-    from generalizeformer.data.files import find_images
+    from generalizeformer.imaging.files import find_images
 
     check_model(run)
     if batch_size < 1:
@@ -71,7 +71,7 @@ def predict(
 def _answer(
     model: "GeneralizeFormer", adapter: "Adapter", files: Sequence[Path], batch: int
 ) -> list[dict[str, Any]]:
-    from generalizeformer.data.files import read_images
+    from generalizeformer.imaging.files import read_images
 
     prepare, classes = model.card.preprocessing, model.card.classes
     pixels = read_images(files, prepare.channels, prepare.size)

@@ -144,7 +144,7 @@ def card_for(
     from generalizeformer.core.card import Card
     from generalizeformer.core.preprocessing import Preprocessing
 
-    _, channels, height, _ = domains.domains[0].images.shape
+    channels, height, _ = domains.domains[0].shape
     size = height if size is None else size
     if size < 1:
         raise DataError(f"image size: got {size}; it must be at least 1")

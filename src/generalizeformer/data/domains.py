@@ -15,29 +15,55 @@ class Domain:
     """The labelled images of one distribution."""
 
     name: str
-    images: UInt8[Tensor, "n c h w"]
+    stored: UInt8[Tensor, "m c h w"]  # may be a mapped file larger than memory
     labels: Int64[Tensor, " n"]
+    rows: Int64[Tensor, " n"] | None = None  # which stored images are meant; None: all, in order
+    files: tuple[str, ...] | None = None  # where each image came from, such as "dog/056_0001"
 
     def __post_init__(self) -> None:
-        if self.images.ndim != 4 or self.images.dtype != torch.uint8:
-            got = f"{tuple(self.images.shape)} of {self.images.dtype}"
+        if self.stored.ndim != 4 or self.stored.dtype != torch.uint8:
+            got = f"{tuple(self.stored.shape)} of {self.stored.dtype}"
             raise DataError(
                 f"domain {self.name!r}: images are {got}; they must be (n, c, h, w) of "
                 "torch.uint8, so keep pixels in 0..255 and standardise them later"
             )
-        if self.labels.shape != self.images.shape[:1] or self.labels.dtype != torch.int64:
+        count = len(self.stored if self.rows is None else self.rows)
+        if self.labels.shape != (count,) or self.labels.dtype != torch.int64:
             got = f"{tuple(self.labels.shape)} of {self.labels.dtype}"
             raise DataError(
                 f"domain {self.name!r}: labels are {got}; give one torch.int64 label for each of "
-                f"the {len(self.images)} images"
+                f"the {count} images"
             )
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        _, channels, height, width = self.stored.shape
+        return channels, height, width
+
+    @property
+    def images(self) -> UInt8[Tensor, "n c h w"]:
+        """All images at once. For a part of a large domain that is a copy: prefer `read`."""
+        return self.stored if self.rows is None else self.stored[self.rows]
+
+    def read(self, indices: Int64[Tensor, " m"]) -> UInt8[Tensor, "m c h w"]:
+        """The images at these places."""
+        rows = indices if self.rows is None else self.rows[indices.to(self.rows.device)]
+        return self.stored[rows.to(self.stored.device)]
+
     def take(self, indices: Int64[Tensor, " m"]) -> "Domain":
-        """The domain of these images only, in this order, under the same name."""
-        return Domain(self.name, self.images[indices], self.labels[indices])
+        """The domain of these images only, in this order, under the same name. No pixel is copied."""
+        indices = indices.to(self.labels.device)
+        rows = indices if self.rows is None else self.rows[indices]
+        files = None if self.files is None else tuple(self.files[i] for i in indices.tolist())
+        return Domain(self.name, self.stored, self.labels[indices], rows, files)
+
+    def to(self, device: torch.device | str) -> "Domain":
+        """The domain with its images on another device, those that are meant and no others."""
+        return Domain(self.name, self.images.to(device), self.labels.to(device), None, self.files)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +73,12 @@ class DomainDataset:
     name: str
     classes: tuple[str, ...]
     domains: tuple[Domain, ...]
+    every: tuple[str, ...] = ()  # all domains of the dataset that these were chosen from
 
     def __post_init__(self) -> None:
         _check_names(self)
+        if not self.every:
+            object.__setattr__(self, "every", self.names)
         for domain in self.domains:
             _check_domain(self, domain)
 
@@ -71,7 +100,15 @@ class DomainDataset:
 
     def only(self, names: Iterable[str]) -> "DomainDataset":
         """The dataset of the named domains, in the order asked."""
-        return DomainDataset(self.name, self.classes, tuple(self[name] for name in names))
+        return self.replaced(self[name] for name in names)
+
+    def replaced(self, domains: Iterable[Domain]) -> "DomainDataset":
+        """The dataset with these domains for its own: chosen, divided or changed ones."""
+        return DomainDataset(self.name, self.classes, tuple(domains), self.every)
+
+    def to(self, device: torch.device | str) -> "DomainDataset":
+        """The dataset with its images on another device."""
+        return self.replaced(domain.to(device) for domain in self.domains)
 
     def without(self, names: Iterable[str]) -> "DomainDataset":
         """The dataset of every domain but the named ones: what is left to learn from."""
@@ -82,13 +119,17 @@ class DomainDataset:
         self, rows: Int64[Tensor, "n 2"]
     ) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]:
         """Images and labels of (domain, image) index pairs, in their order."""
-        images, labels = self.domains[0].images, self.domains[0].labels
-        images, labels = images.new_empty(len(rows), *images.shape[1:]), labels.new_empty(len(rows))
+        first = self.domains[0]
+        images, labels = (
+            first.stored.new_empty(len(rows), *first.shape),
+            first.labels.new_empty(len(rows)),
+        )
         # One gather per domain: joining the domains first would copy every image of the dataset.
         for index in sorted(set(rows[:, 0].tolist())):
             mine = rows[:, 0] == index
-            images[mine] = self.domains[index].images[rows[mine, 1]]
-            labels[mine] = self.domains[index].labels[rows[mine, 1]]
+            domain, places = self.domains[index], rows[mine, 1]
+            images[mine.to(images.device)] = domain.read(places)
+            labels[mine.to(labels.device)] = domain.labels[places.to(labels.device)]
         return images, labels
 
 
@@ -107,10 +148,9 @@ def _check_domain(dataset: DomainDataset, domain: Domain) -> None:
     where, first = f"{dataset.name}, domain {domain.name!r}", dataset.domains[0]
     if not len(domain):
         raise DataError(f"{where}: it has no images; leave the domain out or fill it")
-    if domain.images.shape[1:] != first.images.shape[1:]:
-        got, right = tuple(domain.images.shape[1:]), tuple(first.images.shape[1:])
+    if domain.shape != first.shape:
         raise DataError(
-            f"{where}: images are {got}, but those of {first.name!r} are {right}; "
+            f"{where}: images are {domain.shape}, but those of {first.name!r} are {first.shape}; "
             "bring all domains to one (channels, height, width)"
         )
     low, high = int(domain.labels.min()), int(domain.labels.max())

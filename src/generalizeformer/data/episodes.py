@@ -75,6 +75,7 @@ def episode(domain: Domain, sizes: Int64[Tensor, " g"], generator: Generator) ->
             f"{len(domain)} images and gives each once per group; ask for smaller groups"
         )
     draws = [torch.randperm(len(domain), generator=generator)[:size] for size in sizes.tolist()]
-    part = domain.take(torch.cat(draws))
+    drawn = torch.cat(draws)
+    labels = domain.labels[drawn.to(domain.labels.device)]
     groups = torch.arange(len(sizes)).repeat_interleave(sizes.cpu())
-    return Episode(part.images, part.labels, groups.to(part.labels.device))
+    return Episode(domain.read(drawn), labels, groups.to(labels.device))

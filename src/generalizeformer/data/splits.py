@@ -30,10 +30,7 @@ def split_all(
     """The training parts and the validation parts of every domain, as two datasets."""
     parts = [split(domain, validation=validation, seed=seed) for domain in dataset.domains]
     training, held_out = zip(*parts, strict=True)
-    return (
-        DomainDataset(dataset.name, dataset.classes, training),
-        DomainDataset(dataset.name, dataset.classes, held_out),
-    )
+    return dataset.replaced(training), dataset.replaced(held_out)
 
 
 def _held_out(domain: Domain, validation: float) -> int:

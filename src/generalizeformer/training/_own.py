@@ -105,7 +105,7 @@ def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _imagenet(data: DomainDataset) -> Preprocessing:
-    _, channels, height, _ = data.domains[0].images.shape
+    channels, height, _ = data.domains[0].shape
     if channels == 3:
         return Preprocessing(size=height)
     return Preprocessing(size=height, mean=(0.5,) * channels, std=(0.5,) * channels)

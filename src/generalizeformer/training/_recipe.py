@@ -16,9 +16,9 @@ from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import Config as ModelConfig
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
-from generalizeformer.data.looks import Config as Looks
 from generalizeformer.data.splits import split_all
 from generalizeformer.errors import DataError, UserError
+from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._checks import check_shares
 from generalizeformer.training._loop import Method, Report, Stage, fit
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy

@@ -9,8 +9,8 @@ from torch import Tensor
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
-from generalizeformer.data.looks import Config as Looks
-from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.imaging.looks import Config as Looks
+from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.seeds import derive
 
 CHUNK = 256  # images at once: bounds memory, changes no answer
@@ -34,12 +34,12 @@ def accuracy(
     # Stored images are often sorted by class; a group of one class is another problem than a target batch.
     order = torch.randperm(len(domain), generator=torch.Generator().manual_seed(len(domain)))
     for number, part in enumerate(torch.split(order, together)):
-        pixels = domain.images[part].to(device)
+        pixels = domain.read(part).to(device)
         groups = torch.arange(len(part), device=device) // group
         if looks is not None:
             pixels = _every_other(pixels, groups, looks, derive("validation looks", group, number))
         answers = answer(preprocessing(pixels), groups).argmax(1)
-        right += int((answers == domain.labels[part].to(device)).sum())
+        right += int((answers == domain.labels[part.to(domain.labels.device)].to(device)).sum())
     return 100 * right / len(domain)
 
 

@@ -13,13 +13,14 @@ from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError, UserError
 
+AT_ONCE = 512  # images that are fingerprinted together
 PER_DOMAIN = 64  # images that the reference is measured on
 
 
 @torch.no_grad()
 def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> None:
     """Raises where the backbone cannot answer these images with these classes: before any training, not after it."""
-    images = preprocessing(data.domains[0].images[:2])
+    images = preprocessing(data.domains[0].read(torch.arange(min(2, len(data.domains[0])))))
     try:
         logits = backbone.eval()(images)
     except Exception as error:  # every architecture refuses images in its own way
@@ -54,8 +55,12 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _described(domain: Domain) -> str:
-    content = fingerprint({"images": domain.images, "labels": domain.labels})
-    return f"{domain.name} ({len(domain)} images, {content})"
+    content = hashlib.sha256(fingerprint({"labels": domain.labels}).encode())
+    for places in torch.split(
+        torch.arange(len(domain)), AT_ONCE
+    ):  # a domain may be larger than memory
+        content.update(domain.read(places).cpu().numpy().data)
+    return f"{domain.name} ({len(domain)} images, {content.hexdigest()[:12]})"
 
 
 def calibrate(model: GeneralizeFormer, data: DomainDataset, preprocessing: Preprocessing) -> None:
@@ -67,4 +72,4 @@ def calibrate(model: GeneralizeFormer, data: DomainDataset, preprocessing: Prepr
 
 def _spread(domain: Domain) -> torch.Tensor:
     """Images spread evenly over the domain: stored images are often sorted by class."""
-    return domain.images[torch.linspace(0, len(domain) - 1, min(PER_DOMAIN, len(domain))).long()]
+    return domain.read(torch.linspace(0, len(domain) - 1, min(PER_DOMAIN, len(domain))).long())

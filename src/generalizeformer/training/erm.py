@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.episodes import minibatch
-from generalizeformer.data.looks import Config as Looks
-from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.imaging.looks import Config as Looks
+from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.training._checks import check_counts, check_positive
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy

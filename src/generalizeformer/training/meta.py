@@ -18,8 +18,8 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain
 from generalizeformer.data.episodes import Episode, episode, group_sizes
-from generalizeformer.data.looks import Config as Looks
-from generalizeformer.data.looks import apply as apply_looks
+from generalizeformer.imaging.looks import Config as Looks
+from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.training._checks import (
     check_counts,
     check_positive,

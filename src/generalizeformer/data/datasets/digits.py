@@ -17,8 +17,8 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from generalizeformer.data.domains import Domain, DomainDataset
-from generalizeformer.data.pixels import to_bytes, to_unit, turning, warp
 from generalizeformer.errors import DataError
+from generalizeformer.imaging.pixels import to_bytes, to_unit, turning, warp
 from generalizeformer.seeds import derive
 
 CLASSES = tuple(str(digit) for digit in range(10))

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from generalizeformer.data.domains import Domain, DomainDataset
-from generalizeformer.data.pixels import to_bytes
 from generalizeformer.errors import DataError
+from generalizeformer.imaging.pixels import to_bytes
 from generalizeformer.seeds import derive
 
 NOISE = 0.05  # standard deviation, with pixels in [0, 1]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from generalizeformer.data.pixels import to_bytes, to_unit, turning, warp
+from generalizeformer.imaging.pixels import to_bytes, to_unit, turning, warp
 
 
 def noise(*shape: int) -> torch.Tensor:

@@ -9,8 +9,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from generalizeformer.data.pixels import to_bytes, to_unit
 from generalizeformer.errors import DataError, ImageError
+from generalizeformer.imaging.pixels import to_bytes, to_unit
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif")  # what torchvision decodes everywhere
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from generalizeformer.data import appearance
+from generalizeformer.imaging import appearance
 
 
 def images(channels: int = 3) -> Tensor:

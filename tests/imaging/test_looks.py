@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from generalizeformer.data.looks import Config, apply
+from generalizeformer.imaging.looks import Config, apply
 
 QUIET = Config(noise=0.0, geometry=True)
 

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
-from generalizeformer.data import appearance
-from generalizeformer.data.pixels import to_bytes, to_unit, turning, warp
 from generalizeformer.errors import DataError
+from generalizeformer.imaging import appearance
+from generalizeformer.imaging.pixels import to_bytes, to_unit, turning, warp
 
 FACTORS = (2, 3, 4)  # how much lower a low resolution can be
 

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 from torchvision.io import write_png
 
-from generalizeformer.data.files import ENDINGS, find_images, read_image, read_images
 from generalizeformer.errors import DataError, ImageError
+from generalizeformer.imaging.files import ENDINGS, find_images, read_image, read_images
 
 
 @pytest.fixture
