@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,16 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "new" / "records.json"
     write(path, records)
     assert read(path) == records
+
+
+def test_records_written_before_orders_had_names_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
+    write(path, [record()])
+    old = json.loads(path.read_text())
+    for name in ("order", "order_settings", "stream"):
+        del old[0][name]
+    path.write_text(json.dumps(old))
+    assert read(path) == [record()]
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(
@@ -55,3 +66,11 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_record_says_which_column_it_belongs_to() -> None:
     assert record().setting == "single, batches of 20"
     assert record(targets=("a", "b"), batch_size=1).setting == "mixed, batches of 1"
+
+
+def test_an_order_and_its_unusual_settings_are_part_of_the_column() -> None:
+    usual = {"beta": 0.1, "minimum": 10, "shuffle_inside": False}
+    assert record(order="dirichlet", order_settings=usual).setting == "dirichlet, batches of 20"
+    other = record(order="dirichlet", order_settings=usual | {"beta": 1.0}, targets=("a", "b"))
+    assert other.setting == "dirichlet (beta=1.0), 2 targets, batches of 20"
+    assert record(order="in_turn").setting == "in_turn, batches of 20"

@@ -1,5 +1,3 @@
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +13,6 @@ from generalizeformer.errors import UserError
 from .toys import dataset, source
 
 SINGLE, MIXED = Stream(("a",), 4, 0), Stream(("a", "b"), 4, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoConfig:
-    pass
 
 
 class Stepping:
@@ -45,22 +38,22 @@ class Grouped(Stepping):
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Any:
     def place(adapter: Stepping) -> list[tuple[Any, ...]]:
-        module = SimpleNamespace(Config=NoConfig, build=lambda *_: adapter)
-        monkeypatch.setattr(runner.catalog, "load", lambda *_: module)
+        monkeypatch.setattr(runner, "build_adapter", lambda *_: (adapter, {}))
         return adapter.given
 
     return place
 
 
-@pytest.mark.parametrize("stream", [SINGLE, MIXED, Stream(("b",), 5, 3, limit=12)])
+@pytest.mark.parametrize("stream", [SINGLE, MIXED, Stream(("b", "a"), 5, 3, limit=30)])
 def test_accuracy_is_a_plain_count(stream: Stream) -> None:
     data, model = dataset(), source()
     record = run(model, data, "source", stream, run_seed=9)
     right: dict[str, list[bool]] = {name: [] for name in stream.targets}
-    for domain, image in stream.order(data).tolist():
-        pixels = data.domains[domain].images[image : image + 1]
+    for target, image in stream.arrivals(data).tolist():
+        domain = data[stream.targets[target]]
+        pixels = domain.images[image : image + 1]
         answer = model.backbone.eval()(model.card.preprocessing(pixels)).argmax().item()
-        right[data.names[domain]].append(answer == data.domains[domain].labels[image].item())
+        right[domain.name].append(answer == domain.labels[image].item())
     everything = [answer for answers in right.values() for answer in answers]
     assert record.images == len(everything)
     assert record.accuracy == pytest.approx(100 * sum(everything) / len(everything))
@@ -116,6 +109,76 @@ def test_a_method_without_state_is_given_images_and_group_ids_only(stub: Any) ->
 def test_answers_are_scored_against_the_truth(stub: Any) -> None:
     stub(Stepping())
     assert run(source(), dataset(), "stub", MIXED, 0).accuracy == pytest.approx(100 / 3)
+
+
+def test_scores_are_by_target_word_and_visits_of_a_target_are_counted_together(stub: Any) -> None:
+    words = ("b", "a@rotation:90", "b@look:3", "b")
+    given = stub(Stepping())
+    data, model = dataset(), source()
+    record = run(model, data, "stub", Stream(words, 6, 0, order="in_turn"), 0)
+    assert list(record.by_target) == ["b", "a@rotation:90", "b@look:3"]
+    assert record.by_target == pytest.approx(dict.fromkeys(record.by_target, 100 / 3))
+    assert record.images == 4 * 21
+    shown = torch.cat([images for (images,) in given])
+    turned = model.card.preprocessing(data["a"].images.rot90(1, (2, 3)))
+    for image in shown[21:42]:
+        assert (turned == image).flatten(1).all(1).any()
+
+
+def test_a_record_says_which_stream_it_is_of() -> None:
+    stream = Stream(("a",), 4, 0, order="dirichlet", settings={"minimum": 1})
+    record = run(source(), dataset(), "source", stream, 0)
+    assert (record.order, record.stream) == ("dirichlet", stream.key())
+    assert record.order_settings == {"beta": 0.1, "minimum": 1, "shuffle_inside": False}
+    plain = run(source(), dataset(), "source", SINGLE, 0)
+    assert (plain.order, plain.order_settings) == ("shuffled", {})
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        (Stream(("a@fgo:5",), 4, 0), "there is no change 'fgo'; did you mean 'fog'"),
+        (Stream(("a",), 4, 0, order="dirichlet"), "lower minimum or raise beta"),
+    ],
+)
+def test_a_stream_that_cannot_flow_is_told_before_the_first_method_runs(
+    stream: Stream, message: str
+) -> None:
+    told: list[str] = []
+    with pytest.raises(UserError, match=message):
+        compare(source(), dataset(), ["source"], [SINGLE, stream], 0, lambda m, _: told.append(m))
+    assert not told
+
+
+def test_an_error_of_a_method_is_not_lost(stub: Any) -> None:
+    class Broken(Stepping):
+        def step(self, *given: Any) -> Tensor:
+            raise RuntimeError("the method's own mistake")
+
+    stub(Broken())
+    with pytest.raises(RuntimeError, match="the method's own mistake"):
+        run(source(), dataset(), "stub", SINGLE, 0)
+
+
+def test_time_is_that_of_the_method_alone(stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    class Slow(Stepping):
+        def step(self, *given: Any) -> Tensor:
+            clock[0] += 1.0
+            return super().step(*given)
+
+    gather = Stream._gather
+
+    def slowly(*given: Any) -> Any:
+        clock[0] += 100.0
+        return gather(*given)
+
+    given = stub(Slow())
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Stream, "_gather", slowly)
+    record = run(source(), dataset(), "stub", SINGLE, 0)
+    assert record.seconds == len(given) == 6
 
 
 def test_a_target_that_a_short_stream_leaves_out_has_no_score() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from generalizeformer import __version__
+from generalizeformer import __version__, catalog
 from generalizeformer.cli import main as cli
 from generalizeformer.cli.main import VERBS
 
@@ -32,6 +32,11 @@ def test_every_verb_has_help(command: Command) -> None:
 def test_help_names_every_verb(command: Command) -> None:
     text = command("--help").out
     assert all(verb in text for verb in VERBS)
+
+
+def test_help_names_every_order_of_arrival(command: Command) -> None:
+    text = command("evaluate", "--help").out
+    assert all(order in text for order in catalog.names("generalizeformer.data.orders"))
 
 
 def test_the_version_is_told(command: Command) -> None:
@@ -129,7 +134,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         ("--backbone nonsense:x", "give a name, torchvision:name or timm:name"),
         ("--sources a", "one source domain ('a') cannot play source and target at once"),
         ("--sources a --episodes joint", "as pseudo-domains: episodes 'looks'"),
-        ("--protocol inner", "got 'inner', but synthetic has no protocols; leave it out"),
+        ("--protocol inner", "got 'inner', but synthetic has no protocol; leave it out"),
         ("--sources a zz", "there is no domain 'zz'; it has: a, b, c, d"),
         ("--sources a a", "domain names must differ"),
         ("--held-out zz", "there is no domain 'zz'; it has: a, b, c, d"),
@@ -278,6 +283,17 @@ def test_a_damaged_model_is_told(
         ("--batch-sizes 0", "batch_size is 0; it must be at least 1"),
         ("--batch-sizes", "batch sizes: none was given"),
         ("--limit 0", "limit is 0; it must be at least 1"),
+        ("--targets d@fgo:5", "'d@fgo:5': there is no change 'fgo'; did you mean 'fog'?"),
+        ("--targets d@fog:9", "the amount is '9'; fog takes a severity: 1, 2, 3, 4 or 5"),
+        ("--targets zz@fog:5", "there is no domain 'zz'; it has: a, b, c, d"),
+        ("--targets c d c", "names a target twice; name each once"),
+        ("--order dirichlt", "orders: there is no 'dirichlt'; did you mean 'dirichlet'?"),
+        ("--order dirichlet --order-settings beta", "got 'beta'; give name=value, such as beta=1"),
+        ("--order dirichlet --order-settings bta=1", "there is no setting 'bta'; the settings are"),
+        ("--order dirichlet --order-settings beta=x", "setting beta: "),
+        ("--order dirichlet --order-settings beta=0", "dirichlet: beta is 0.0; it must be above 0"),
+        ("--order dirichlet --order-settings minimum=50", "lower minimum or raise beta"),
+        ("--no-single", "streams: none is left; leave out --no-single, or name several targets"),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_refused(

@@ -176,6 +176,31 @@ def test_by_default_the_targets_are_what_was_not_learned(
     assert {r.targets for r in read(tmp_path / "records.json")} == {("d",)}
 
 
+def test_targets_under_a_change_arrive_in_the_order_asked_for(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    words = ("d", "d@fog:5", "c@rotation:30", "d")
+    ended = command(
+        *("evaluate", trained, "--out", tmp_path, "--methods", "source", "--targets", *words),
+        *("--order", "in_turn", "--no-single"),
+    )
+    assert ended.status == 0, ended.err
+    assert ended.out.splitlines()[0].strip() == "Accuracy on d, d@fog:5, c@rotation:30, d, %"
+    (record,) = read(tmp_path / "records.json")
+    assert (record.targets, record.order, record.images) == (words, "in_turn", 240)
+    assert list(record.by_target) == ["d", "d@fog:5", "c@rotation:30"]
+    assert "in_turn, 4 targets, batches of 20" in " ".join(ended.out.replace("┃", " ").split())
+
+
+def test_an_order_has_settings(command: Command, trained: Path, tmp_path: Path) -> None:
+    command(
+        *("evaluate", trained, "--out", tmp_path, "--methods", "source", "--order", "dirichlet"),
+        *("--order-settings", "minimum=2", "shuffle_inside=True", "--batch-sizes", "20"),
+    )
+    (record,) = read(tmp_path / "records.json")
+    assert record.order_settings == {"beta": 0.1, "minimum": 2, "shuffle_inside": True}
+
+
 def test_all_means_every_method(command: Command, trained: Path, tmp_path: Path) -> None:
     command("evaluate", trained, "--out", tmp_path, "--methods", "all", "--batch-sizes", "20")
     ran = [record.method for record in read(tmp_path / "records.json")]

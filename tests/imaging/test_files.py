@@ -3,11 +3,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torchvision.io import write_png
 
 from generalizeformer.errors import DataError, ImageError
-from generalizeformer.imaging.files import ENDINGS, find_images, read_image, read_images
+from generalizeformer.imaging.files import (
+    ENDINGS,
+    complete,
+    decode,
+    find_images,
+    read_image,
+    read_images,
+    resized,
+)
 
 
 @pytest.fixture
@@ -127,3 +137,79 @@ def test_files_of_all_sizes_become_one_batch(tmp_path: Path, picture: Image.Imag
     pixels = read_images(paths, 3, 8)
     assert pixels.shape == (3, 3, 8, 8)
     assert torch.equal(pixels[1], read_image(paths[1], 3))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_bytes_decode_as_their_file_does(tmp_path: Path, picture: Image.Image, ending: str) -> None:
+    path = tmp_path / f"picture{ending}"
+    picture.save(path)
+    assert torch.equal(decode(path.read_bytes(), "any name", 3), read_image(path, 3))
+
+
+def test_bytes_that_are_no_image_are_refused_under_their_name() -> None:
+    with pytest.raises(
+        ImageError, match=r"^photo/dog/1\.jpg: not an image .*\(the file is empty\)"
+    ):
+        decode(b"", "photo/dog/1.jpg", 3)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ImageError, match=r"gone\.png: not a file .*\(No such file .*check the path"
+    ):
+        read_image(tmp_path / "gone.png", 3)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_whole_file_is_complete_and_one_that_lacks_its_end_is_not(
+    tmp_path: Path, ending: str
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / f"whole{ending}")
+    content = (tmp_path / f"whole{ending}").read_bytes()
+    assert complete(content)
+    assert complete(content + bytes(512))  # padding
+    for share in (0.0, 0.1, 0.5, 0.9):
+        assert not complete(content[: int(share * len(content))])
+    assert not complete(content[:-2])
+
+
+def test_what_has_no_known_format_is_not_complete() -> None:
+    assert not complete(b"just text")
+
+
+@settings(deadline=None, max_examples=25)
+@given(height=st.integers(1, 40), width=st.integers(1, 40), size=st.integers(1, 30))
+def test_any_image_becomes_a_square(height: int, width: int, size: int) -> None:
+    image = torch.arange(3 * height * width).remainder(256).view(3, height, width).to(torch.uint8)
+    for how in ("squash", "crop"):
+        assert resized(image, size, how).shape == (3, size, size)  # type: ignore[arg-type]
+
+
+def test_squashing_keeps_the_edges_and_cropping_keeps_the_middle() -> None:
+    """An image with a dark left and a bright right quarter, twice as wide as high."""
+    image = torch.full((3, 224, 448), 128, dtype=torch.uint8)
+    image[:, :, :112], image[:, :, 336:] = 0, 255
+    squashed, cropped = resized(image, 224, "squash"), resized(image, 224, "crop")
+    assert squashed[0, 100, 0] == 0
+    assert squashed[0, 100, -1] == 255
+    assert (cropped == 128).all()
+
+
+def test_cropping_leaves_the_usual_margin() -> None:
+    """A frame as wide as the margin is all that goes."""
+    image = torch.full((3, 256, 256), 200, dtype=torch.uint8)
+    image[:, 16:240, 16:240] = 50
+    assert (resized(image, 224, "crop") == 50).all()
+
+
+def test_upright_and_lying_images_are_cropped_alike() -> None:
+    image = torch.randint(256, (3, 50, 31), generator=torch.Generator().manual_seed(0))
+    image = image.to(torch.uint8)
+    turned = resized(image.transpose(1, 2), 20, "crop").transpose(1, 2)
+    assert (resized(image, 20, "crop").int() - turned.int()).abs().max() <= 1  # rounding
+
+
+def test_images_of_the_right_size_are_not_touched() -> None:
+    image = torch.arange(192, dtype=torch.uint8).view(3, 8, 8)
+    assert torch.equal(resized(image, 8, "squash"), image)

@@ -6,10 +6,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from generalizeformer.config import from_dict, to_dict
 from generalizeformer.data.episodes import minibatch
 from generalizeformer.errors import UserError
+from generalizeformer.imaging.augmentation import augment
+from generalizeformer.imaging.augmentation import recipe as augmentation_recipe
 from generalizeformer.imaging.looks import Config as Looks
-from generalizeformer.training import erm
+from generalizeformer.training import erm, meta
+from generalizeformer.training._recipe import Recipe
 from generalizeformer.training._scoring import accuracy
 
 from .toys import PREPROCESSING, fabric, network, same, seeded, sources, state
@@ -83,6 +87,47 @@ def test_every_image_gets_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(erm, "apply_looks", spy)
     erm_of(network(), looks=Looks()).update(0, seeded())
     assert len(seen[0].unique()) == 3 * 8
+
+
+def test_augmentation_changes_the_pixels_by_the_steps_own_draws_before_looks_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def spy(pixels: Any, groups: Any, generator: Any, config: Any) -> Any:
+        seen.append(pixels)
+        return pixels
+
+    monkeypatch.setattr(erm, "apply_looks", spy)
+    chosen = augmentation_recipe("domainbed")
+    erm_of(network(), augmentation=chosen, looks=Looks()).update(0, seeded(3))
+    generator = seeded(3)
+    drawn = minibatch(sources(), 8, generator)
+    expected = augment(drawn.images, generator, chosen)
+    assert torch.equal(seen[0], expected)
+    assert not torch.equal(expected, drawn.images)
+
+
+def test_augmented_steps_are_the_same_for_the_same_draws() -> None:
+    losses = {
+        erm_of(network(), augmentation=augmentation_recipe("authors")).update(0, seeded(seed))[
+            "loss"
+        ]
+        for seed in (1, 1, 2)
+    }
+    assert len(losses) == 2
+
+
+@pytest.mark.parametrize("name", ["domainbed", "authors", "digits"])
+def test_a_recipe_with_augmentation_survives_the_way_to_json_and_back(name: str) -> None:
+    chosen = augmentation_recipe(name)
+    given = Recipe(erm=erm.Config(augmentation=chosen), meta=meta.Config(augmentation=chosen))
+    assert from_dict(Recipe, to_dict(given)) == given
+
+
+def test_a_setting_of_the_augmentation_that_does_not_fit_is_named() -> None:
+    with pytest.raises(UserError, match=r"erm\.augmentation.*hue is 2.0; it must be between"):
+        from_dict(Recipe, {"erm": {"augmentation": {"hue": 2.0}}})
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.errors import UserError
+from generalizeformer.imaging.augmentation import augment
+from generalizeformer.imaging.augmentation import recipe as augmentation_recipe
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training import meta
 from generalizeformer.training.meta import Config, Meta, Pair
@@ -121,6 +123,29 @@ def test_without_looks_the_images_are_the_domains_own() -> None:
     domain = method.pairs[0].train
     drawn = method._draw(domain, seeded())
     assert all(any(torch.equal(i, own) for own in domain.images) for i in drawn.images)
+
+
+def test_augmentation_comes_before_looks_and_changes_neither_groups_nor_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen, seen = augmentation_recipe("domainbed"), []
+
+    def spy(pixels: Tensor, groups: Tensor, generator: Any, config: Any) -> Tensor:
+        seen.append(pixels)
+        return pixels
+
+    monkeypatch.setattr(meta, "apply_looks", spy)
+    given = pairs(1.0)
+    generator = seeded(4)
+    plain = meta_of(given)._draw(given[0].train, generator)
+    expected = augment(plain.images, generator, chosen)
+    method = meta_of(given, augmentation=chosen, looks=Looks(), look_share=1.0)
+    drawn = method._draw(given[0].train, seeded(4))
+    assert torch.equal(drawn.images, expected)
+    assert torch.equal(seen[0], expected)
+    assert not torch.equal(expected, plain.images)
+    assert torch.equal(drawn.labels, plain.labels)
+    assert torch.equal(drawn.groups, plain.groups)
 
 
 def test_the_average_forgets_the_start_quickly_and_then_keeps_to_its_decay() -> None:

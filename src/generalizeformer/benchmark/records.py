@@ -7,6 +7,7 @@ from typing import Any
 
 from generalizeformer import atomic
 from generalizeformer.config import from_dict
+from generalizeformer.data.streams import PLAIN, order_words
 from generalizeformer.errors import DataError
 
 
@@ -15,20 +16,27 @@ class Record:
     """One method on one stream of one trained model."""
 
     method: str
-    targets: tuple[str, ...]  # more than one: they arrived mixed
+    targets: tuple[str, ...]  # more than one: they arrived in one stream
     batch_size: int
     seed: int  # of the stream's order
     run_seed: int  # of the training
     images: int
     accuracy: float  # percent, over all images
-    by_target: dict[str, float]
+    by_target: dict[str, float]  # percent over all images of a target, however often it came
     seconds: float  # spent in the method alone
     settings: dict[str, Any] = field(default_factory=dict)  # of the method
+    order: str = PLAIN  # of arrival
+    order_settings: dict[str, Any] = field(default_factory=dict)
+    stream: str = ""  # the stream's key; older records have none
 
     @property
     def setting(self) -> str:
         """A few words for the column this record belongs to."""
-        kind = "mixed" if len(self.targets) > 1 else "single"
+        several = len(self.targets) > 1
+        kind = "mixed" if several else "single"
+        if self.order != PLAIN:
+            words = order_words(self.order, self.order_settings)
+            kind = f"{words}, {len(self.targets)} targets" if several else words
         return f"{kind}, batches of {self.batch_size}"
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -43,6 +44,8 @@ def compare(
     settings: Settings | None = None,
 ) -> list[Record]:
     """Every method on every stream, each from the same source model and freshly built."""
+    for stream in streams:  # one that cannot flow is told before the first method runs
+        stream.arrivals(dataset)
     records = []
     for stream in streams:
         for method in methods:
@@ -66,14 +69,14 @@ def run(
     # Many batches at once where the method keeps no state.
     together = TOGETHER if isinstance(adapter, GroupedAdapter) else stream.batch_size
     right, where, seconds = [], [], 0.0
-    for chunk in stream.chunks(dataset, together):
-        images, groups = prepare(chunk.images.to(device)), chunk.groups.to(device)
-        started = time.perf_counter()
-        answers = _answer(adapter, images, groups).argmax(1).cpu()  # reading waits for the device
-        seconds += time.perf_counter() - started
-        right.append(answers == chunk.truth.labels.cpu())
-        where.append(chunk.truth.domains.cpu())
-    scores = _scores(dataset, stream, torch.cat(right), torch.cat(where))
+    # In a thread of its own the method finds nothing but its arguments on the stack: no truth, no dataset.
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        for chunk in stream.chunks(dataset, together):
+            images, groups = prepare(chunk.images.to(device)), chunk.groups.to(device)
+            answers, spent = worker.submit(_timed, adapter, images, groups).result()
+            seconds += spent
+            right.append(answers == chunk.truth.labels.cpu())
+            where.append(chunk.truth.domains.cpu())
     return Record(
         method=method,
         targets=stream.targets,
@@ -82,10 +85,20 @@ def run(
         run_seed=run_seed,
         images=sum(map(len, right)),
         accuracy=100 * torch.cat(right).float().mean().item(),
-        by_target=scores,
+        by_target=_scores(stream, torch.cat(right), torch.cat(where)),
         seconds=seconds,
         settings=used,
+        order=stream.order,
+        order_settings=dict(stream.settings),
+        stream=stream.key(),
     )
+
+
+def _timed(adapter: Adapter, images: Tensor, groups: Tensor) -> tuple[Tensor, float]:
+    """The classes that the method answers, and the seconds it took."""
+    started = time.perf_counter()
+    answers = _answer(adapter, images, groups).argmax(1).cpu()  # reading waits for the device
+    return answers, time.perf_counter() - started
 
 
 @torch.no_grad()
@@ -95,9 +108,10 @@ def _answer(adapter: Adapter, images: Tensor, groups: Tensor) -> Tensor:
     return adapter.step(images)
 
 
-def _scores(
-    dataset: DomainDataset, stream: Stream, right: Tensor, where: Tensor
-) -> dict[str, float]:
+def _scores(stream: Stream, right: Tensor, where: Tensor) -> dict[str, float]:
     """Percent per target. A short stream may hold no image of a target, which then has no score."""
-    parts = {target: right[where == dataset.index(target)] for target in stream.targets}
+    visits: dict[str, list[Tensor]] = {target: [] for target in stream.targets}
+    for number, target in enumerate(stream.targets):
+        visits[target].append(right[where == number])
+    parts = {target: torch.cat(visited) for target, visited in visits.items()}
     return {target: 100 * part.float().mean().item() for target, part in parts.items() if len(part)}

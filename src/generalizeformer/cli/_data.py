@@ -1,10 +1,12 @@
 """Datasets by name: what a model learns from, and what it is evaluated on."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from generalizeformer.cli._terminal import count_progress
 from generalizeformer.errors import DataError
 
 if TYPE_CHECKING:
@@ -14,26 +16,60 @@ if TYPE_CHECKING:
 DATASETS = "generalizeformer.data.datasets"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A dataset as named on the command line; None where a flag was not given."""
+
+    data: str
+    protocol: str | None = None
+    root: Path | None = None
+    size: int | None = None
+
+    def load(self) -> tuple[ModuleType, Any]:
+        """The dataset's module, and its config."""
+        from generalizeformer import catalog
+
+        module = catalog.load(DATASETS, self.data)
+        known = {field.name for field in fields(module.Config)}
+        given: dict[str, Any] = {
+            "protocol": self.protocol,
+            "root": None if self.root is None else str(self.root),
+        }
+        for name, value in given.items():
+            if value is not None and name not in known:
+                raise DataError(
+                    f"{name}: got {value!r}, but {self.data} has no {name}; leave it out"
+                )
+        if "cache" in known:  # files are decoded to the size wanted; other images are resized later
+            given["size"] = self.size
+        return module, module.Config(**{n: v for n, v in given.items() if v is not None})
+
+
 def source_domains(
-    data: str, names: Sequence[str], protocol: str | None
+    choice: Choice, names: Sequence[str], left_out: Sequence[str] = ()
 ) -> "tuple[DomainDataset, str | None]":
     """The source domains of a dataset, or those named; and the protocol that they are of."""
-    module, config = _dataset(data, protocol)
-    domains: DomainDataset = getattr(module, "sources", module.build)(config)
+    module, config = choice.load()
+    domains = _built(module, "sources", config)
+    if names and left_out:
+        raise DataError("sources and leave out were both given; name the ones or the others")
+    if left_out:
+        domains = domains.without(left_out)
     return domains.only(names) if names else domains, getattr(config, "protocol", None)
 
 
-def target_domains(card: "Card", names: Sequence[str]) -> "DomainDataset":
+def target_domains(card: "Card", names: Sequence[str], root: Path | None = None) -> "DomainDataset":
     """The targets of the dataset and protocol a model was trained on, or those named."""
     if card.dataset is None:
         raise DataError(
             "this model does not say which dataset it was trained on; use `predict` instead"
         )
-    module, config = _dataset(card.dataset, card.protocol)
+    size = card.preprocessing.size
+    module, config = Choice(data=card.dataset, protocol=card.protocol, root=root, size=size).load()
     if hasattr(module, "targets"):  # images that are never learned from, whatever their domain
-        domains: DomainDataset = module.targets(config)
+        domains = _built(module, "targets", config)
         return domains.only(names) if names else domains
-    domains = module.build(config)
+    domains = _built(module, "build", config)
     names = names or [name for name in domains.names if name not in card.sources]
     if not names:
         raise DataError(
@@ -43,13 +79,10 @@ def target_domains(card: "Card", names: Sequence[str]) -> "DomainDataset":
     return domains.only(names)
 
 
-def _dataset(name: str, protocol: str | None) -> tuple[ModuleType, Any]:
-    """A dataset's module, and its config for the protocol, or for its usual one."""
-    from generalizeformer import catalog
-
-    module = catalog.load(DATASETS, name)
-    if protocol is None:
-        return module, module.Config()
-    if "protocol" not in {field.name for field in fields(module.Config)}:
-        raise DataError(f"protocol: got {protocol!r}, but {name} has no protocols; leave it out")
-    return module, module.Config(protocol=protocol)
+def _built(module: ModuleType, part: str, config: Any) -> "DomainDataset":
+    """That part of the dataset, or all of it where it has no parts. Reading image files shows a bar."""
+    build = getattr(module, part, module.build)
+    if not hasattr(config, "root"):
+        return build(config)  # type: ignore[no-any-return]
+    with count_progress("reading images") as report:
+        return build(config, report)  # type: ignore[no-any-return]

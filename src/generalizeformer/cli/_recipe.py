@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from generalizeformer.training._recipe import Recipe
 
+Augment = Literal["none", "domainbed", "authors", "digits"]
+Division = Literal["seeded", "domainbed", "official"]
 Episodes = Literal["held-out", "joint", "looks"]
 Generator = Literal["channels", "rows"]
 Loss = Literal["entropy", "pseudo-label", "memo"]
@@ -19,6 +21,8 @@ class Flags:
     looks: bool
     episodes: Episodes | None
     held_out: tuple[str, ...]
+    division: Division | None
+    augment: Augment | None
     generator: Generator | None
     loss: Loss | None
     source_steps: int | None
@@ -33,17 +37,23 @@ class Flags:
 
         base = PAPER_RECIPE if self.paper else _usual()
         assert base.erm is not None
-        looks = Looks() if self.looks else None
+        looks, augmentation = Looks() if self.looks else None, self._augmentation()
         meta = given(steps=self.steps, learning_rate=self.learning_rate, looks=looks)
+        meta |= given(augmentation=augmentation)
         return replace(
             base,
             model=replace(base.model, **given(generator=self._generator(), loss=self.loss)),
-            erm=replace(base.erm, **given(steps=self.source_steps)),
+            erm=replace(base.erm, **given(steps=self.source_steps, augmentation=augmentation)),
             meta=replace(base.meta, **meta),
             held_out=self.held_out or None,
             seed=self.seed,
-            **given(episodes=self.episodes),
+            **given(episodes=self.episodes, division=self.division),
         )
+
+    def _augmentation(self) -> Any:
+        from generalizeformer.imaging.augmentation import recipe
+
+        return None if self.augment in (None, "none") else recipe(self.augment)
 
     def _generator(self) -> Any:
         from generalizeformer.core.generators import channels, rows

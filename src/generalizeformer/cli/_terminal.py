@@ -55,6 +55,33 @@ def stage_progress() -> Iterator["Report"]:
             progress.stop()
 
 
+@contextmanager
+def count_progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A report for work on many images: a bar that appears with the first of them, and the rate."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    progress = Progress(*columns, console=aside)
+
+    def report(done: int, total: int) -> None:
+        if not progress.task_ids:
+            progress.start()
+            progress.add_task(title, total=total, rate="")
+        speed = progress.tasks[0].speed
+        rate = "" if speed is None else f"{speed:.0f}/s"
+        progress.update(progress.task_ids[0], completed=done, rate=rate)
+
+    try:
+        yield report
+    finally:
+        if progress.task_ids:  # a bar that never started leaves no empty line
+            progress.stop()
+
+
 def show(table: "Table") -> None:
     """Prints a table, the best of each column in bold."""
     drawn = RichTable(title=Text(table.title), title_justify="left", title_style="bold")

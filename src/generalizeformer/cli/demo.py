@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from generalizeformer.cli._data import source_domains
+from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._terminal import check_folder, console, fabric, show
 from generalizeformer.cli.evaluate import METHODS, compared, streams
 from generalizeformer.cli.train import card_for, run_training
@@ -73,7 +73,7 @@ def recipe(seed: int, steps: int) -> "Recipe":
 
 
 def _train(folder: Path, seed: int, steps: int) -> "GeneralizeFormer":
-    sources, protocol = source_domains("digits", (), None)
+    sources, protocol = source_domains(Choice(data="digits"), ())
     card, where = card_for(sources, "digits-small", None, protocol), fabric("cpu", 1, "32-true")
     return run_training(sources, recipe(seed, steps), card, folder, False, where)
 

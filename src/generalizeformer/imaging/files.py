@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from jaxtyping import UInt8
@@ -13,6 +14,9 @@ from generalizeformer.errors import DataError, ImageError
 from generalizeformer.imaging.pixels import to_bytes, to_unit
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif")  # what torchvision decodes everywhere
+PADDING = b"\0\r\n\t \xff"  # what cameras and transfers leave after the end of a file
+
+How = Literal["squash", "crop"]
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
@@ -39,21 +43,52 @@ def _inside(folder: Path) -> list[Path]:
 
 def read_image(path: Path, channels: int) -> UInt8[Tensor, "c h w"]:
     """The pixels of one file as people see it: upright, in 8 bits, as grey or colour whatever the file holds."""
+    _check_channels(str(path), channels)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ImageError(
+            f"{path}: not a file that can be read ({error.strerror}); check the path"
+        ) from None
+    return decode(content, str(path), channels)
+
+
+def decode(content: bytes, name: str, channels: int) -> UInt8[Tensor, "c h w"]:
+    """The pixels of one file that is in memory; its name is for refusals only."""
     from torchvision.io import ImageReadMode, decode_image
 
-    if channels not in (1, 3):
-        raise ImageError(f"{path}: the model takes {channels} channels; files give 1 or 3")
+    _check_channels(name, channels)
     try:
-        image = decode_image(str(path), mode=ImageReadMode.RGB, apply_exif_orientation=True)
-    except (RuntimeError, ValueError, OSError) as error:
+        packed = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        image = decode_image(packed, mode=ImageReadMode.RGB, apply_exif_orientation=True)
+    except (RuntimeError, ValueError) as error:
+        reason = _reason(error) if content else "the file is empty"
         raise ImageError(
-            f"{path}: not an image that can be read ({_reason(error)}); remove or replace it"
+            f"{name}: not an image that can be read ({reason}); remove or replace it"
         ) from None
     if image.dim() != 3:
-        raise ImageError(f"{path}: holds {len(image)} pictures; give files with one picture each")
+        raise ImageError(f"{name}: holds {len(image)} pictures; give files with one picture each")
     if image.dtype == torch.uint16:
         image = (image.int() >> 8).to(torch.uint8)
     return image if channels == 3 else _grey(image)
+
+
+def complete(content: bytes) -> bool:
+    """Whether a JPEG, PNG, WebP or GIF has its end. Decoders make up the rest of some that were cut short."""
+    if content.startswith(b"\xff\xd8"):
+        return content.rstrip(PADDING).endswith(b"\xff\xd9")
+    if content.startswith(b"\x89PNG"):
+        return b"IEND\xaeB`\x82" in content
+    if content.startswith(b"RIFF"):
+        return len(content) >= 12 and len(content) >= 8 + int.from_bytes(content[4:8], "little")
+    if content.startswith(b"GIF8"):
+        return content.rstrip(PADDING).endswith(b";")
+    return False
+
+
+def _check_channels(name: str, channels: int) -> None:
+    if channels not in (1, 3):
+        raise ImageError(f"{name}: the model takes {channels} channels; files give 1 or 3")
 
 
 def _grey(image: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "1 h w"]:
@@ -70,11 +105,26 @@ def _reason(error: Exception) -> str:
 
 def read_images(paths: Sequence[Path], channels: int, size: int) -> UInt8[Tensor, "n c size size"]:
     """The pixels of several files, brought to one size."""
-    return torch.stack([_resize(read_image(path, channels), size) for path in paths])
+    return torch.stack([resized(read_image(path, channels), size, "squash") for path in paths])
 
 
-def _resize(image: UInt8[Tensor, "c h w"], size: int) -> UInt8[Tensor, "c size size"]:
-    if image.shape[-2:] == (size, size):
+def resized(image: UInt8[Tensor, "c h w"], size: int, how: How) -> UInt8[Tensor, "c size size"]:
+    """A square of the image: all of it squashed, or, as is usual for ImageNet, its centre with a margin cut off."""
+    if how == "squash":
+        return _resize(image, (size, size))
+    height, width = image.shape[-2:]
+    shorter = round(size * 256 / 224)
+    whole = (
+        (shorter, max(shorter, width * shorter // height))
+        if height <= width
+        else (max(shorter, height * shorter // width), shorter)
+    )
+    top, left = ((side - size) // 2 for side in whole)
+    return _resize(image, whole)[:, top : top + size, left : left + size]
+
+
+def _resize(image: UInt8[Tensor, "c h w"], sides: tuple[int, int]) -> UInt8[Tensor, "c h2 w2"]:
+    if image.shape[-2:] == sides:
         return image
     unit = to_unit(image.unsqueeze(0))
-    return to_bytes(F.interpolate(unit, (size, size), mode="bilinear", antialias=True))[0]
+    return to_bytes(F.interpolate(unit, sides, mode="bilinear", antialias=True))[0]

@@ -28,6 +28,7 @@ class Config:
     saturation: float = 0.8  # share of colour added or taken
     grey_chance: float = 0.15  # that a group loses its colours altogether
     invert_chance: float = 0.15  # that a group becomes a negative
+    trace_chance: float = 0.0  # that a group becomes line drawings
     blur: float = 0.03  # sigma as a share of the shorter side
     coarse_chance: float = 0.25  # that a group has a lower resolution
     noise: float = 0.12  # standard deviation
@@ -63,6 +64,8 @@ def apply(
     changed = to_unit(images)
     if config.geometry:
         changed = _move(changed, draws, config)
+    if config.trace_chance:
+        changed = appearance.trace(changed, draws.happens(config.trace_chance))
     changed = _defocus(changed, draws, config)
     changed = _recolour(changed, draws, config)
     noise = draws.sometimes(draws.upto(config.noise))

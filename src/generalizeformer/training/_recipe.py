@@ -16,13 +16,13 @@ from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import Config as ModelConfig
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
-from generalizeformer.data.splits import split_all
+from generalizeformer.data.splits import Division, split_all
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._checks import check_shares
 from generalizeformer.training._loop import Method, Report, Stage, fit
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
-from generalizeformer.training._start import calibrate, check_fits, origin
+from generalizeformer.training._start import calibrate, check_fits, near, origin
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.joint import Config as JointConfig
@@ -51,6 +51,7 @@ class Recipe:
     held_out: tuple[str, ...] | None = None  # domains to leave out in turn; None: every one
     stay: float = 0.2  # share of meta-steps on the final model's own domains: do no harm
     validation: float = 0.2  # share of every source domain that is only validated on
+    division: Division = "seeded"  # who decides which: our seed, DomainBed's, or the official lists
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ class _Run:
         self.start = copy.deepcopy(build())  # every stage starts from these weights and this head
         check_fits(self.start, sources, self.preprocessing)
         self.origin = origin(self.start, sources, self.preprocessing) | {"seed": recipe.seed}
-        self.data, self.held = split_all(sources, validation=recipe.validation, seed=recipe.seed)
+        self.data, self.held = self._divide(sources)
 
     def model(self) -> GeneralizeFormer:
         model = self._joint() if self.recipe.episodes == "joint" else self._staged()
@@ -120,6 +121,14 @@ class _Run:
             model.save_pretrained(self.folder)
         self.fabric.barrier()
         return model
+
+    def _divide(self, sources: DomainDataset) -> tuple[DomainDataset, DomainDataset]:
+        """The training and validation parts, on the GPU where they fit."""
+        recipe = self.recipe
+        train, held = split_all(
+            sources, validation=recipe.validation, seed=recipe.seed, division=recipe.division
+        )
+        return near(train, self.fabric.device), near(held, self.fabric.device)
 
     def _staged(self) -> GeneralizeFormer:
         """ERM on all sources; for held-out episodes also ERM without each; then φ on the pairs."""
@@ -150,6 +159,7 @@ class _Run:
         method = Erm(backbone, train, held, self.preprocessing, self.recipe.erm, self.fabric)
         # φ's settings do not matter here: whoever changes those keeps the backbones.
         mine = {"erm": to_dict(self.recipe.erm), "validation": self.recipe.validation}
+        mine |= {"division": self.recipe.division}
         self._fit(name, method, self.recipe.erm, mine)
         return backbone
 

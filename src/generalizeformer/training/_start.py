@@ -36,6 +36,14 @@ def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preproce
         )
 
 
+def near(data: DomainDataset, device: torch.device) -> DomainDataset:
+    """The data on the GPU where it takes less than a third of what is free there, else as it is."""
+    if device.type != "cuda":
+        return data
+    needed = sum(len(domain) * domain.stored[:1].numel() for domain in data.domains)
+    return data.to(device) if needed < torch.cuda.mem_get_info(device)[0] / 3 else data
+
+
 def origin(start: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> dict[str, Any]:
     """What a training starts from, in words that change when any weight, pixel or label does."""
     return {

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.episodes import minibatch
+from generalizeformer.imaging.augmentation import Config as Augmentation
+from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.training._checks import check_counts, check_positive
@@ -30,6 +32,7 @@ class Config:
     learning_rate: float = 1e-4
     weight_decay: float = 1e-4
     schedule: Schedule = "cosine"
+    augmentation: Augmentation | None = None  # crops, flips and colours, drawn for every image
     looks: Looks | None = None  # random looks as augmentation, one per image
     every: int = 100  # steps between validations
 
@@ -61,6 +64,8 @@ class Erm:
         schedule(self.optimizer, self.config, step)
         drawn = minibatch(self.data, self.config.per_domain, generator)
         pixels = drawn.images.to(self.fabric.device)
+        if self.config.augmentation is not None:
+            pixels = augment(pixels, generator, self.config.augmentation)
         if self.config.looks is not None:
             each = torch.arange(len(pixels), device=pixels.device)
             pixels = apply_looks(pixels, each, generator, self.config.looks)

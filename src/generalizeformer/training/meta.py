@@ -18,6 +18,8 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain
 from generalizeformer.data.episodes import Episode, episode, group_sizes
+from generalizeformer.imaging.augmentation import Config as Augmentation
+from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.training._checks import (
@@ -40,6 +42,7 @@ class Config:
     weight_decay: float = 1e-4
     schedule: Schedule = "cosine"
     clip: float | None = 1.0  # norm of φ's gradient: one strange batch must not throw it off
+    augmentation: Augmentation | None = None  # crops, flips and colours, drawn for every image
     looks: Looks | None = None  # random looks as pseudo-domains, one per group
     look_share: float = 0.5  # of the steps that use them
     average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
@@ -141,6 +144,8 @@ class Meta:
         sizes = tuple(min(size, len(domain)) for size in self.config.sizes)
         drawn = episode(domain, group_sizes(self.config.images, sizes, generator), generator)
         pixels, groups = drawn.images.to(self.fabric.device), drawn.groups.to(self.fabric.device)
+        if self.config.augmentation is not None:
+            pixels = augment(pixels, generator, self.config.augmentation)
         looks, share = self.config.looks, self.config.look_share
         if looks is not None and float(torch.rand(1, generator=generator)) < share:
             pixels = apply_looks(pixels, groups, generator, looks)

@@ -29,6 +29,8 @@ class Bounds(Protocol):
     @property
     def change(self) -> float: ...
     @property
+    def settle(self) -> bool: ...
+    @property
     def inputs(self) -> tuple[Input, ...]: ...
 
 
@@ -73,14 +75,21 @@ def apply(
     to_mean, to_spread, scale, offset = moves.unbind(-1)
     weight, bias = _side_by_side(slots, source)
     unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
-    weight = weight * (-bounds.reach * to_spread * spread).exp() * (1 + bounds.change * scale)
-    bias = bias - weight * bounds.reach * to_mean * mean + bounds.change * offset * unit
+    if not bounds.settle:
+        weight = weight * (-bounds.reach * to_spread * spread).exp()
+        bias = bias - weight * bounds.reach * to_mean * mean
+    weight = weight * (1 + bounds.change * scale)
+    bias = bias + bounds.change * offset * unit
     widths = [slot.size[1] for slot in slots]
     target: Params = {}
     for slot, *rows in zip(
         slots, torch.split(weight, widths, 1), torch.split(bias, widths, 1), strict=True
     ):
         target |= dict(zip(slot.names, rows, strict=False))  # a layer without β takes only γ
+    if bounds.settle:
+        towards = bounds.reach * torch.stack((to_mean, to_spread), 1)
+        for slot, part in zip(slots, torch.split(towards, widths, 2), strict=True):
+            target[f"{slot.layer}.towards"] = part
     return target
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 class Defect:
     """A fault of the published files that everybody has, so it is told and not counted as an error."""
 
-    files: tuple[str, ...]  # domain/class/name without ending
+    files: tuple[
+        str, ...
+    ]  # domain/class/name without ending; fnmatch patterns, where only a part is known
     what: str
 
 
@@ -31,4 +33,5 @@ class Published:
     obtain: str = ""  # how to get the files, in words
     hub: str | None = None  # a dataset of the Hugging Face hub
     drive: str | None = None  # the id of a Google Drive file
+    addresses: tuple[str, ...] = ()  # of archives that anybody can fetch
     folders: Mapping[str, str] = field(default_factory=dict)  # other names of the domains' folders

@@ -1,0 +1,102 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from generalizeformer.data.arrivals import load, save
+from generalizeformer.data.datasets import synthetic
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.data.streams import Stream
+from generalizeformer.errors import DataError
+
+STREAMS = [
+    Stream(("a",), 4, 0),
+    Stream(("a", "b"), 7, 3, limit=11),
+    Stream(
+        ("c@rotation:30", "a@gaussian_noise:3"), 4, 1, order="dirichlet", settings={"minimum": 2}
+    ),
+    Stream(("b",), 1, 5, order="recurring", settings={"visits": 2, "per_visit": 15}),
+]
+
+
+@pytest.fixture(scope="module")
+def dataset() -> DomainDataset:
+    return synthetic.build(synthetic.Config(domains=3, classes=2, per_class=10, size=8))
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.order)
+def test_a_stored_stream_is_replayed_without_a_draw(
+    stream: Stream, dataset: DomainDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "stream.safetensors"
+    save(path, stream, dataset)
+    expected = list(stream.batches(dataset))
+
+    def drawn(*_: Any) -> None:
+        raise AssertionError("an order was drawn")
+
+    monkeypatch.setattr(Stream, "arrivals", drawn)
+    stored = load(path)
+    assert stored.key() == stream.key()
+    assert stored.fields() == stream.fields()
+    for one, other in zip(stored.batches(dataset), expected, strict=True):
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.truth.labels, other.truth.labels)
+        assert torch.equal(one.truth.domains, other.truth.domains)
+    chunks = torch.cat([chunk.images for chunk in stored.chunks(dataset, 9)])
+    assert torch.equal(chunks, torch.cat([batch.images for batch in expected]))
+
+
+def test_the_same_stream_is_the_same_file(dataset: DomainDataset, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        save(tmp_path / name, STREAMS[2], dataset)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
+
+
+def changed(domain: Domain, **changes: Any) -> Domain:
+    fields = {"name": domain.name, "stored": domain.stored, "labels": domain.labels}
+    return Domain(**(fields | changes))
+
+
+def test_other_domains_than_its_own_do_not_matter(dataset: DomainDataset, tmp_path: Path) -> None:
+    save(tmp_path / "stream", STREAMS[0], dataset)
+    fewer = dataset.only(("c", "a"))
+    assert torch.equal(load(tmp_path / "stream").arrivals(fewer), STREAMS[0].arrivals(dataset))
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        ({"name": "z"}, "drawn from domain 'a' of 20 images, but synthetic has no such domain; re"),
+        ({"labels": torch.zeros(20).long()}, "but synthetic has 20 images, or in another order; r"),
+        ("take", "drawn from domain 'a' of 20 images, but synthetic has 19 images; replay it on"),
+    ],
+)
+def test_another_dataset_is_refused(
+    domain: Any, message: str, dataset: DomainDataset, tmp_path: Path
+) -> None:
+    save(tmp_path / "stream", STREAMS[0], dataset)
+    own = dataset["a"]
+    other = own.take(torch.arange(19)) if domain == "take" else changed(own, **domain)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / "stream").batches(dataset.replaced([other]))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"words", b"\x08\0\0\0\0\0\0\0{}      "])
+def test_what_is_no_stored_stream_is_one_clear_line(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "stream"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"no readable stored stream .*; save the st") as e:
+        load(path)
+    assert "\n" not in str(e.value)
+
+
+def test_a_file_cut_short_is_one_clear_line(dataset: DomainDataset, tmp_path: Path) -> None:
+    path = tmp_path / "stream"
+    save(path, STREAMS[0], dataset)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DataError, match="no readable stored stream"):
+        load(path)
