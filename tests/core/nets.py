@@ -18,7 +18,8 @@ from generalizeformer.core.slots import Selection
 
 CHANNELS = channels.Config(layers=1, width=16, heads=2)
 ROWS = rows.Config(layers=1, width=16, heads=2, feedforward=16)
-GENERATORS = {"channels": CHANNELS, "rows": ROWS}
+SETTLING = channels.Config(layers=1, width=16, heads=2, settle=True)
+GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "rows": ROWS}
 EVERYTHING = Selection(kinds=("norm", "classifier", "linear", "conv"))
 CLASSES = 5
 

@@ -1,6 +1,7 @@
 """The laws of the whole: what reaches φ, what an untrained φ does, and that a lent model stays as it was."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,10 @@ def test_an_untrained_model_answers_like_the_plain_one(generator: str, loss: str
     torch.testing.assert_close(answers, backbone(images(6)), rtol=0, atol=1e-10)
 
 
-def test_generated_parameters_are_those_that_answer() -> None:
+@BOTH
+def test_generated_parameters_are_those_that_answer(generator: str) -> None:
     backbone, x = digits(), images(6)
-    model = perturbed(backbone)
+    model = perturbed(backbone, GENERATORS[generator])
     target = model.generate(x, GROUPS)
     answers = model(x, GROUPS)
     for number, group in enumerate([-2, 4, 9]):
@@ -370,3 +372,25 @@ def test_a_loss_or_number_of_views_that_does_not_exist_is_refused(
 def test_images_with_the_channels_of_an_inner_layer_are_refused() -> None:
     with pytest.raises(ImageError, match="do not fit"):
         model_of(digits())(images(2, channels=6))
+
+
+@pytest.mark.parametrize("share", [0.25, 0.9])
+def test_a_blend_has_the_mixed_probabilities_of_source_and_generated_model(share: float) -> None:
+    backbone, x = digits(), images(6)
+    model = perturbed(backbone)
+    generated = model(x, GROUPS).softmax(-1)
+    model.config = replace(model.config, blend=share)
+    expected = share * backbone(x).softmax(-1) + (1 - share) * generated
+    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+
+
+def test_a_blend_with_an_untrained_generator_is_the_source_model() -> None:
+    backbone = digits()
+    answers = model_of(backbone, blend=0.5)(images(6), GROUPS)
+    torch.testing.assert_close(answers, backbone(images(6)), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_a_blend_without_the_generated_model_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=rf"blend is {share}; it is a share, from 0 to below 1"):
+        Config(blend=share)

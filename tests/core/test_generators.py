@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from generalizeformer.core.generators import _norms, channels, rows
 from generalizeformer.core.generators._units import relative, rms
 from generalizeformer.core.observation import Observation
-from generalizeformer.core.slots import Selection
+from generalizeformer.core.slots import Selection, towards
 from generalizeformer.core.statistics import Statistics
 
 from .nets import (
@@ -18,10 +18,13 @@ from .nets import (
     EVERYTHING,
     GENERATORS,
     ROWS,
+    SETTLING,
+    Net,
     architecture,
     by_loop,
     digits,
     images,
+    lived,
     model_of,
     perturbed,
 )
@@ -255,3 +258,53 @@ def test_slots_of_one_stage_can_be_generated_alone() -> None:
         selection = Selection(kinds=("norm",), stages=("blocks.2",))
         model = perturbed(digits(), generator, selection=selection)
         assert set(model.generate(images(6), GROUPS)) == {"blocks.2.1.weight", "blocks.2.1.bias"}
+
+
+def all_the_way(model: Any, seen: Observation) -> dict[str, Tensor]:
+    """The source's parameters, and every norm layer told to go all the way to its group's statistics."""
+    groups = len(seen.grouping.sizes)
+    source = model.slots.parameters_of(model.backbone)
+    target = {name: value.expand(groups, *value.shape) for name, value in source.items()}
+    for slot in model.slots:
+        if slot.settles:
+            target[towards(slot.layer)] = torch.ones(groups, 2, slot.size[1], dtype=torch.float64)
+    return target
+
+
+def test_layers_that_settle_all_the_way_normalise_by_the_batch_one_after_another() -> None:
+    """As BN-adapt does: a deeper layer sees what shallower ones give after they have moved."""
+    backbone, x = digits(), 0.7 * images(8)
+    model = model_of(backbone, SETTLING)
+    seen = model.observe(x)
+    run = model.network.run(x, seen.grouping, all_the_way(model, seen))
+    adapted = copy.deepcopy(backbone).train()  # BatchNorm in train mode: the batch's own statistics
+    torch.testing.assert_close(run.logits, adapted(x), rtol=0, atol=1e-3)
+    assert set(run.settled) == {n for s in model.slots if s.settles for n in s.names}
+
+
+def test_a_generator_without_features_does_not_settle_either() -> None:
+    model = perturbed(digits(), replace(SETTLING, inputs=("parameters", "gradients")))
+    made = generated(model, model.observe(images(6), GROUPS))
+    assert not [name for name in made if name.endswith("towards")]
+
+
+def test_layers_without_source_statistics_move_in_the_first_run() -> None:
+    backbone = lived(Net(nn.GroupNorm(2, 8)))
+    made = generated(
+        perturbed(backbone, SETTLING), perturbed(backbone, SETTLING).observe(images(6))
+    )
+    same = generated(
+        perturbed(backbone, CHANNELS), perturbed(backbone, CHANNELS).observe(images(6))
+    )
+    assert made.keys() == same.keys()
+    assert all(torch.equal(made[name], same[name]) for name in made)
+
+
+def test_without_detail_all_channels_of_a_layer_move_alike() -> None:
+    model = perturbed(digits(), replace(SETTLING, detail=False))
+    made = generated(model, model.observe(images(6), GROUPS))
+    for slot in model.slots:
+        if slot.settles:
+            moves = made[towards(slot.layer)]
+            assert (moves - moves[..., :1]).abs().max() < 1e-12
+            assert moves.abs().max() > 1e-4

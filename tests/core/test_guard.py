@@ -95,7 +95,8 @@ def shares(generator: str, guard: Guard, x: Tensor) -> Tensor:
     return (held.explain(x, GROUPS).distance / free.explain(x, GROUPS).distance)[:, 0]
 
 
-@BOTH
+# A layer that settles goes its way through the network's answer, which is no straight line in γ and β.
+@pytest.mark.parametrize("generator", ["channels", "rows"])
 @pytest.mark.parametrize("step", range(4))
 def test_each_group_goes_as_far_as_its_own_answers_allow(generator: str, step: int) -> None:
     x = images(6)

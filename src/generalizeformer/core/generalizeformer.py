@@ -1,5 +1,6 @@
 """GeneralizeFormer: a model generated for each target batch. Start reading here."""
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -21,7 +22,7 @@ from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.observation import Observation, observe
 from generalizeformer.core.reference import Reference
 from generalizeformer.core.shapes import Groups, Images, Logits, Params
-from generalizeformer.core.slots import Selection, find_slots
+from generalizeformer.core.slots import Selection, find_slots, towards
 from generalizeformer.errors import DataError, ImageError, UserError
 
 
@@ -34,8 +35,11 @@ class Config:
     loss: Literal["entropy", "pseudo-label", "memo"] = "entropy"
     views: int = 8  # per image, for the memo loss only
     guard: Guard | None = None
+    blend: float = 0.0  # share of the source model's own probabilities in every answer
 
     def __post_init__(self) -> None:
+        if not 0 <= self.blend < 1:
+            raise UserError(f"config: blend is {self.blend}; it is a share, from 0 to below 1")
         if self.loss not in LOSSES or self.views < 1:
             raise UserError(
                 f"config: got loss {self.loss!r} with {self.views} views; the losses are {', '.join(LOSSES)}, and "
@@ -45,6 +49,16 @@ class Config:
 
 PAPER = Config(generator=rows.Config())
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
+
+
+def blended(source: Logits, target: Logits, share: float) -> Logits:
+    """Logits of the mixture of two answers' probabilities, at the height of the second's; that one itself at 0."""
+    if share == 0:
+        return target
+    parts = torch.stack(
+        [source.log_softmax(-1) + math.log(share), target.log_softmax(-1) + math.log(1 - share)]
+    )
+    return parts.logsumexp(0) + target.logsumexp(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -83,11 +97,18 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
         """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
         seen = self.observe(images, groups)
-        return self.network.run(seen.images, seen.grouping, self._generate(seen)).logits
+        logits = self.network.run(seen.images, seen.grouping, self._generate(seen)).logits
+        return blended(seen.logits, logits, self.config.blend)
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
         """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids."""
-        return self._generate(self.observe(images, groups))
+        seen = self.observe(images, groups)
+        target = self._generate(seen)
+        moving = [towards(slot.layer) for slot in self.slots if towards(slot.layer) in target]
+        if not moving:
+            return target
+        settled = self.network.run(seen.images, seen.grouping, target).settled
+        return {name: settled.get(name, v) for name, v in target.items() if name not in moving}
 
     def observe(self, images: Images, groups: Groups | None = None) -> Observation:
         """z_t and g_t of every group, from the source model."""

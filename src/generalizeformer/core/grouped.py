@@ -39,6 +39,7 @@ class Output:
     logits: Logits
     features: Features
     statistics: dict[str, Statistics]  # of every norm layer, generated or not; empty unless watched
+    settled: Params  # γ and β of the layers that moved to their group's statistics in this run
 
 
 class GroupedBackbone:
@@ -75,9 +76,10 @@ class GroupedBackbone:
         """The part of `run` that is only tensor work: what torch.compile captures, for any number of groups."""
         call = self.call
         call.grouping, call.params = Grouping(ids, sizes), params
-        call.watched = {} if watch else None
+        call.watched, call.settled = {} if watch else None, {}
         logits = self.network(images)
-        return Output(logits, self._check(logits), pool_all(call.watched or {}, call.grouping))
+        statistics = pool_all(call.watched or {}, call.grouping)
+        return Output(logits, self._check(logits), statistics, call.settled)
 
     def compile(self, **options: Any) -> None:
         """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""

@@ -55,8 +55,9 @@ def between(source: Params, target: Params, share: Float[Tensor, " groups"]) -> 
     mixed: Params = {}
     for name, generated in target.items():
         part = share.to(generated.dtype).reshape(-1, *[1] * (generated.dim() - 1))
-        moved = source[name] + part * (generated - source[name])
-        mixed[name] = torch.where(part == 1, generated, torch.where(part == 0, source[name], moved))
+        start = source.get(name, torch.zeros_like(generated))  # the source moves nowhere
+        moved = start + part * (generated - start)
+        mixed[name] = torch.where(part == 1, generated, torch.where(part == 0, start, moved))
     return mixed
 
 

@@ -17,7 +17,8 @@ from generalizeformer.core.normalisers import (
     source_scale,
 )
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.statistics import Moments, moments, pool
+from generalizeformer.core.slots import towards
+from generalizeformer.core.statistics import Moments, bounded, moments, pool
 from generalizeformer.errors import SlotError
 
 
@@ -28,12 +29,13 @@ class Call:
     grouping: Grouping | None = None
     params: Params = field(default_factory=dict)
     watched: dict[str, Moments] | None = None  # filled where the caller wants statistics
+    settled: Params = field(default_factory=dict)  # γ and β of layers that moved in this run
     features: Tensor | None = None
     logits: Tensor | None = None
 
     def clear(self) -> None:
         """Lets go of every tensor."""
-        self.grouping, self.params, self.watched = None, {}, None
+        self.grouping, self.params, self.watched, self.settled = None, {}, None, {}
         self.features = self.logits = None
 
 
@@ -52,18 +54,25 @@ class GroupedLayer(nn.Module):
         super().__init__()
         self.name, self.layer, self.call = name, layer, call
 
-    def shares(self, x: Tensor) -> list[Tensor | None]:
-        """[weight, bias] of each image's group, shape (images, …); None where the layer has no such part."""
+    def check(self, x: Tensor) -> Grouping:
+        """The grouping of the call, once it is sure that x has a row for every image."""
         grouping = self.call.grouping
         if grouping is None or len(x) != len(grouping.ids):
             raise SlotError(
                 f"{self.name}: it saw {len(x)} rows for {0 if grouping is None else len(grouping.ids)} images, so "
                 "which row belongs to which image cannot be told; leave it out with Selection(exclude=...)"
             )
-        names = (f"{self.name}.weight", f"{self.name}.bias")
-        return [
-            grouping.spread(self.call.params[n]) if n in self.call.params else None for n in names
-        ]
+        return grouping
+
+    def generated(self, part: str) -> Tensor | None:
+        """What each group has for this part of the layer, (groups, …); None where the layer has no such part."""
+        return self.call.params.get(f"{self.name}.{part}")
+
+    def shares(self, x: Tensor) -> list[Tensor | None]:
+        """[weight, bias] of each image's group, shape (images, …); None where the layer has no such part."""
+        grouping = self.check(x)
+        parts = (self.generated("weight"), self.generated("bias"))
+        return [None if part is None else grouping.spread(part) for part in parts]
 
     @property
     def is_generated(self) -> bool:
@@ -82,10 +91,11 @@ class GroupedNorm(GroupedLayer):
         if not self.is_generated:
             self.watch(x)
             return self.layer(x)  # type: ignore[no-any-return]
-        weight, bias = self.shares(x)
+        grouping = self.check(x)
+        weight, bias = self.generated("weight"), self.generated("bias")
         assert weight is not None
         self.watch(x)
-        if f"{self.name}.towards" in self.call.params:
+        if towards(self.name) in self.call.params:
             weight, bias = self.settle(x, weight, bias)
         if has_source_statistics(self.layer):
             mean, scale = source_scale(self.layer, self.name)
@@ -94,22 +104,28 @@ class GroupedNorm(GroupedLayer):
             bias = -mean * weight if bias is None else bias - mean * weight
         else:
             x = self_normalise(self.layer, x)
-        weight = along(weight, self.axis, x).to(x.dtype)
+        weight = along(grouping.spread(weight), self.axis, x).to(x.dtype)
         if bias is None:
             return finish(self.layer, x * weight)
-        return finish(self.layer, torch.addcmul(along(bias, self.axis, x).to(x.dtype), x, weight))
+        bias = along(grouping.spread(bias), self.axis, x).to(x.dtype)
+        return finish(self.layer, torch.addcmul(bias, x, weight))
 
     def settle(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """γ and β of each image after the move towards what its group shows this layer in this very run."""
+        """γ and β after the move towards what each group shows this layer in this very run, (groups, channels).
+
+        Earlier layers have moved already, so what is seen here is what is left of the shift. With m and s the
+        group's mean and spread in source units, a part a of the mean and b of log s: γ' = γ s^-b, β' = β - γ' a m.
+        """
         grouping = self.call.grouping
         assert grouping is not None
         seen = pool(moments(x).relative_to(*source_scale(self.layer, self.name)), grouping)
-        mean = grouping.spread(seen.mean.clamp(-3, 3))
-        spread = grouping.spread((0.5 * seen.variance.clamp(min=1e-6).log()).clamp(-2, 2))
-        to_mean, to_spread = grouping.spread(self.call.params[f"{self.name}.towards"]).unbind(1)
+        mean, spread = bounded(seen)
+        to_mean, to_spread = self.call.params[towards(self.name)].unbind(1)
         weight = weight * (-to_spread * spread).exp()
         moved = -weight * to_mean * mean
-        return weight, moved if bias is None else bias + moved
+        bias = moved if bias is None else bias + moved
+        self.call.settled |= {f"{self.name}.weight": weight, f"{self.name}.bias": bias}
+        return weight, bias
 
     def watch(self, x: Tensor) -> None:
         """Notes what each image shows this layer, in source units, where the caller asked for it."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from generalizeformer.core.classifiers import check_linear, find_classifier
-from generalizeformer.core.normalisers import is_norm, is_understood
+from generalizeformer.core.normalisers import has_source_statistics, is_norm, is_understood
 from generalizeformer.core.shapes import Params, Rows
 from generalizeformer.errors import SlotError
 
@@ -43,6 +43,7 @@ class Slot:
     layer: str
     kind: Kind
     shapes: tuple[tuple[str, tuple[int, ...]], ...]  # (("weight", (64,)), ("bias", (64,)))
+    settles: bool = False  # a norm layer with source statistics, which can move while it answers
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,6 +80,11 @@ class Slot:
         return dict(zip(self.names, values, strict=True))
 
 
+def towards(layer: str) -> str:
+    """The name under which φ says how far a norm layer moves to its group's statistics: (groups, 2, channels)."""
+    return f"{layer}.towards"
+
+
 @dataclass(frozen=True)
 class Slots:
     """All slots of a backbone, in the order of its modules, and the name of its classifier."""
@@ -112,7 +118,7 @@ def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
     ]
     _check_names(backbone, named, selection)
     chosen = tuple(
-        Slot(name, kind, _shapes(layer))
+        Slot(name, kind, _shapes(layer), kind == "norm" and has_source_statistics(layer))
         for name, kind, layer in named
         if _is_selected(name, kind, selection)
     )

@@ -29,6 +29,14 @@ class Statistics:
     variance: Float[Tensor, "groups channels"]
 
 
+def bounded(
+    seen: Statistics,
+) -> tuple[Float[Tensor, "groups channels"], Float[Tensor, "groups channels"]]:
+    """Mean and log spread in source units, cut where a difference is no longer one of style."""
+    spread = 0.5 * seen.variance.clamp(min=1e-6).log()
+    return seen.mean.clamp(-3, 3), spread.clamp(-2, 2)
+
+
 def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
     """The moments over space, in single precision at least."""
     flat = x.reshape(*x.shape[:2], -1).to(torch.promote_types(x.dtype, torch.float32))

@@ -13,7 +13,8 @@ from torch import Tensor
 from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, Owners
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.slots import Slot
+from generalizeformer.core.slots import Slot, towards
+from generalizeformer.core.statistics import Statistics, bounded
 
 DESCRIPTORS = 8
 MOVES = 4  # towards the batch's mean, towards its spread, free change of γ, free change of β
@@ -69,36 +70,51 @@ def apply(
     With m and s the batch's mean and spread in source units, normalising by a part a of the mean and a part b
     of log s is the affine change γ' = γ s^-b, β' = β - γ' a m.
     """
-    mean, spread = _shift(slots, seen)
-    if "features" not in bounds.inputs:
-        mean, spread = torch.zeros_like(mean), torch.zeros_like(spread)
     to_mean, to_spread, scale, offset = moves.unbind(-1)
+    to_mean, to_spread = bounds.reach * to_mean, bounds.reach * to_spread
     weight, bias = _side_by_side(slots, source)
     unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
-    if not bounds.settle:
-        weight = weight * (-bounds.reach * to_spread * spread).exp()
-        bias = bias - weight * bounds.reach * to_mean * mean
-    weight = weight * (1 + bounds.change * scale)
-    bias = bias + bounds.change * offset * unit
+    mean, spread = _left_to_move(slots, seen, bounds)
+    weight = weight * (-to_spread * spread).exp() * (1 + bounds.change * scale)
+    bias = bias - weight * to_mean * mean + bounds.change * offset * unit
     widths = [slot.size[1] for slot in slots]
     target: Params = {}
     for slot, *rows in zip(
         slots, torch.split(weight, widths, 1), torch.split(bias, widths, 1), strict=True
     ):
         target |= dict(zip(slot.names, rows, strict=False))  # a layer without β takes only γ
-    if bounds.settle:
-        towards = bounds.reach * torch.stack((to_mean, to_spread), 1)
-        for slot, part in zip(slots, torch.split(towards, widths, 2), strict=True):
-            target[f"{slot.layer}.towards"] = part
-    return target
+    both = torch.split(torch.stack((to_mean, to_spread), 1), widths, 2)
+    return target | {
+        towards(slot.layer): part
+        for slot, part in zip(slots, both, strict=True)
+        if _settles(slot, bounds)
+    }
+
+
+def _left_to_move(
+    slots: list[Slot], seen: Observation, bounds: Bounds
+) -> tuple[PerGroup, PerGroup]:
+    """The batch's mean and log spread, but zero where φ must not see them or layers settle while they answer."""
+    mean, spread = _shift(slots, seen)
+    told = [float("features" in bounds.inputs and not _settles(slot, bounds)) for slot in slots]
+    owners = Owners.of([slot.size[1] for slot in slots], mean.device)
+    here = owners.spread(mean.new_tensor(told).reshape(1, -1, 1)).squeeze(-1)
+    return mean * here, spread * here
+
+
+def _settles(slot: Slot, bounds: Bounds) -> bool:
+    return bounds.settle and slot.settles and "features" in bounds.inputs
 
 
 def _shift(slots: list[Slot], seen: Observation) -> tuple[PerGroup, PerGroup]:
     """Mean and log spread of the batch in source units, bounded: beyond that it is no shift of style."""
     statistics = [seen.statistics[slot.layer] for slot in slots]
-    mean = torch.cat([s.mean for s in statistics], 1).clamp(-3, 3)
-    variance = torch.cat([s.variance for s in statistics], 1)
-    spread = (0.5 * variance.clamp(min=1e-6).log()).clamp(-2, 2)
+    mean, spread = bounded(
+        Statistics(
+            torch.cat([s.mean for s in statistics], 1),
+            torch.cat([s.variance for s in statistics], 1),
+        )
+    )
     return mean.to(seen.features.dtype), spread.to(seen.features.dtype)
 
 

@@ -39,6 +39,7 @@ class Config:
     reach: float = 1.1  # bound of the move towards the batch's statistics; 1 is all the way
     change: float = 0.3  # bound of every other change, in units of the source parameters
     settle: bool = False  # moves go towards what layers show in the answering run, not in the first
+    detail: bool = True  # each channel moves by itself; else all of a layer alike
     noise: float = 0.1  # on the descriptors, in training only
     inputs: tuple[Input, ...] = INPUTS  # which of the three kinds of information φ sees (E16)
 
@@ -88,7 +89,8 @@ class Channels(nn.Module):
         owners = Owners.of(self.counts, elements.device)
         tokens = owners.mean(elements) + self._place(elements) + self._about(seen)
         context = owners.spread(self.mix(tokens))
-        parts = torch.split(torch.cat([elements, context], -1), [e.shape[1] for e in encoded], 1)
+        known = elements if self.config.detail else torch.zeros_like(elements)
+        parts = torch.split(torch.cat([known, context], -1), [e.shape[1] for e in encoded], 1)
         target: Params = {}
         for (kind, mine), part in zip(self.kinds.items(), parts, strict=True):
             moves = self.decode[kind](part).tanh()
