@@ -1,3 +1,5 @@
+from urllib.error import URLError
+
 import pytest
 import torch
 
@@ -46,6 +48,17 @@ def test_without_network_and_package_the_way_out_is_named(monkeypatch: pytest.Mo
         build_backbone(LITE, 7, pretrained=True)
     with pytest.raises(ValueError, match="run once with a network, or train from scratch"):
         build_backbone("timm:convnext_atto", 7, pretrained=True)
+
+
+def test_torchvision_without_a_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*args: object, **kwargs: object) -> None:
+        raise URLError("no name")
+
+    monkeypatch.setattr("torchvision.models.get_model", unreachable)
+    with pytest.raises(
+        ValueError, match=r"weights of 'resnet18' cannot be loaded .*; run once with a"
+    ):
+        build_backbone("resnet18", 7, pretrained=True)
 
 
 def test_the_range_of_pixels_is_the_one_the_weights_were_trained_with() -> None:

@@ -86,3 +86,29 @@ def test_a_domain_refuses_what_is_not_labelled_bytes(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Domain("x", images, labels)
+
+
+def test_fewer_classes_are_renumbered_as_the_model_has_them() -> None:
+    few = DomainDataset("toy", ("cat", "owl"), (domain("x", [0, 1, 1]),))
+    many = few.renumbered(("ape", "cat", "dog", "owl"))
+    assert many.classes == ("ape", "cat", "dog", "owl")
+    assert many["x"].labels.tolist() == [1, 3, 3]
+    assert torch.equal(many["x"].images, few["x"].images)
+    assert few.renumbered(few.classes) is few
+
+
+def test_a_class_that_the_model_does_not_know_is_refused() -> None:
+    dataset = DomainDataset("toy", ("cat", "owl"), (domain("x", [0, 1]),))
+    message = "toy: it has the class 'owl', but the model tells 'cat', 'dog' apart"
+    with pytest.raises(ValueError, match=message):
+        dataset.renumbered(("cat", "dog"))
+
+
+def test_a_part_of_a_domain_copies_no_pixel_and_reads_the_right_ones() -> None:
+    whole = domain("x", [0, 1, 2, 3, 4])
+    part = whole.take(torch.tensor([4, 0, 2])).take(torch.tensor([2, 0]))
+    assert part.stored.data_ptr() == whole.stored.data_ptr()
+    assert part.labels.tolist() == [2, 4]
+    assert torch.equal(part.images, whole.images[[2, 4]])
+    assert torch.equal(part.read(torch.tensor([1])), whole.images[[4]])
+    assert torch.equal(part.to("cpu").stored, whole.images[[2, 4]])

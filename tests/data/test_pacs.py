@@ -9,6 +9,7 @@ from PIL import Image
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.data.datasets import pacs
 from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.data.splits import share_classes, split_all
 from generalizeformer.errors import DataError
 
 SIZES = {  # of the official lists, to learn from and to validate with
@@ -51,6 +52,17 @@ def test_the_official_lists_divide_every_domain_as_published(name: str) -> None:
     assert {domain.files[i] for i in chosen.tolist()} == {*pacs._crossval()[name]}
     rest = torch.ones(len(domain), dtype=torch.bool).index_fill_(0, chosen, False)
     assert tuple(torch.bincount(domain.labels[rest]).tolist()) == TRAIN[name]
+
+
+@pytest.mark.parametrize(
+    ("target", "learned"),
+    [("photo", 1452), ("art_painting", 1632), ("cartoon", 1386), ("sketch", 1877)],
+)
+def test_shared_classes_keep_their_part_of_the_official_lists(target: str, learned: int) -> None:
+    domains = tuple(synthetic(name) for name in pacs.PUBLISHED.domains if name != target)
+    sources = share_classes(DomainDataset("pacs", pacs.PUBLISHED.classes, domains))
+    training, _ = split_all(sources, validation=0.1, seed=0, division="official")
+    assert sum(map(len, training.domains)) == learned
 
 
 def test_the_place_of_an_image_and_not_its_number_decides() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from generalizeformer.data.targets import Target, apply, changes, domain_of, image_seeds, parse
+from generalizeformer.data.targets import Target, apply, changes, image_seeds, parse
 from generalizeformer.errors import DataError
 
 NAMES = ("photo", "sketch", "team@home", "x@fog:5")
@@ -59,22 +59,6 @@ def test_a_word_that_means_nothing_is_one_clear_line(word: str, message: str) ->
 def test_any_word_is_understood_or_refused(word: str) -> None:
     with contextlib.suppress(DataError):
         assert parse(word, ("a", "b@a")).domain in ("a", "b@a")
-
-
-@pytest.mark.parametrize(
-    ("word", "domain"),
-    [
-        ("photo", "photo"),
-        ("photo@fog:5", "photo"),
-        ("photo@fgo:5", "photo"),
-        ("photo@fog", "photo"),
-        ("team@home", "team@home"),
-        ("team@home@fog:5", "team@home"),
-        ("", ""),
-    ],
-)
-def test_the_domain_is_known_before_the_dataset_is(word: str, domain: str) -> None:
-    assert domain_of(word) == domain
 
 
 def images(channels: int = 3, count: int = 6) -> Tensor:

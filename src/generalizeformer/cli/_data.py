@@ -1,13 +1,13 @@
 """Datasets by name: what a model learns from, and what it is evaluated on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from generalizeformer.cli._terminal import count_progress
-from generalizeformer.errors import DataError
+from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from generalizeformer.core.card import Card
@@ -24,10 +24,12 @@ class Choice:
     protocol: str | None = None
     root: Path | None = None
     size: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> tuple[ModuleType, Any]:
         """The dataset's module, and its config."""
         from generalizeformer import catalog
+        from generalizeformer.config import from_dict
 
         module = catalog.load(DATASETS, self.data)
         known = {field.name for field in fields(module.Config)}
@@ -42,7 +44,12 @@ class Choice:
                 )
         if "cache" in known:  # files are decoded to the size wanted; other images are resized later
             given["size"] = self.size
-        return module, module.Config(**{n: v for n, v in given.items() if v is not None})
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            return module, from_dict(module.Config, {**self.settings, **given})
+        except UserError as error:
+            reason = str(error).removeprefix(f"{self.data}: ")
+            raise DataError(f"{self.data}: {reason}") from None
 
 
 def source_domains(
@@ -54,29 +61,49 @@ def source_domains(
     if names and left_out:
         raise DataError("sources and leave out were both given; name the ones or the others")
     if left_out:
+        if not set(domains.names) - set(left_out):
+            raise DataError("leave out: no domain is left to learn from; leave out fewer")
         domains = domains.without(left_out)
     return domains.only(names) if names else domains, getattr(config, "protocol", None)
 
 
-def target_domains(card: "Card", names: Sequence[str], root: Path | None = None) -> "DomainDataset":
-    """The targets of the dataset and protocol a model was trained on, or those named."""
+def target_domains(
+    card: "Card", words: Sequence[str], root: Path | None = None
+) -> "tuple[DomainDataset, tuple[str, ...]]":
+    """The domains that a model is evaluated on, and its targets: those named, or all it has not learned from."""
+    from generalizeformer.data.targets import parse
+
     if card.dataset is None:
         raise DataError(
             "this model does not say which dataset it was trained on; use `predict` instead"
         )
-    size = card.preprocessing.size
-    module, config = Choice(data=card.dataset, protocol=card.protocol, root=root, size=size).load()
-    if hasattr(module, "targets"):  # images that are never learned from, whatever their domain
-        domains = _built(module, "targets", config)
-        return domains.only(names) if names else domains
-    domains = _built(module, "build", config)
-    names = names or [name for name in domains.names if name not in card.sources]
-    if not names:
+    domains, strange = _known_domains(card, root)
+    words = tuple(words) or strange
+    if not words:
         raise DataError(
             f"{card.dataset}: the model has learned from every domain, so none is a target; train on fewer "
             f"(--sources), or name known ones: --targets {' '.join(domains.names)}"
         )
-    return domains.only(names)
+    names = dict.fromkeys(parse(word, domains.names).domain for word in words)
+    return domains.only(names).renumbered(card.classes), words
+
+
+def _known_domains(card: "Card", root: Path | None) -> "tuple[DomainDataset, tuple[str, ...]]":
+    """The domains that can be targets of a model, and the names of those that usually are."""
+    assert card.dataset is not None
+    choice = Choice(
+        data=card.dataset,
+        protocol=card.protocol,
+        root=root,
+        size=card.preprocessing.size,
+        settings=dict(card.dataset_settings),
+    )
+    module, config = choice.load()
+    if hasattr(module, "targets"):  # images that are never learned from, whatever their domain
+        domains = _built(module, "targets", config)
+        return domains, domains.names
+    domains = _built(module, "build", config)
+    return domains, tuple(name for name in domains.names if name not in card.sources)
 
 
 def _built(module: ModuleType, part: str, config: Any) -> "DomainDataset":

@@ -1,6 +1,7 @@
 """Settings from a JSON file: of a recipe, laid over those of the flags, and of methods."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,14 @@ def method_settings(path: Path | None) -> dict[str, dict[str, Any]]:
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
     return settings
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Settings from words such as beta=1.0; what a value has to be is checked where it is used."""
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"settings: got {word!r}; give name=value, such as beta=1.0")
+    return dict(word.split("=", 1) for word in words)
 
 
 def _check(method: str, given: Any) -> None:

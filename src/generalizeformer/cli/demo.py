@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from generalizeformer.cli._data import Choice, source_domains
+from generalizeformer.cli._streams import streams
 from generalizeformer.cli._terminal import check_folder, console, fabric, show
-from generalizeformer.cli.evaluate import METHODS, compared, streams
+from generalizeformer.cli.evaluate import METHODS, compared
 from generalizeformer.cli.train import card_for, run_training
 from generalizeformer.errors import UserError
 
@@ -82,7 +83,7 @@ def _compare(model: "GeneralizeFormer", seed: int, limit: int | None) -> "list[R
     from generalizeformer.data.datasets import digits
 
     targets = digits.targets(digits.Config())
-    arrivals = streams(targets, (1, 20), True, limit, seed)
+    arrivals = streams(targets.names, (1, 20), True, limit, seed)
     return compared(model, targets, METHODS, arrivals, run_seed=seed)
 
 

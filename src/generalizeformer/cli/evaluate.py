@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from generalizeformer.cli._data import target_domains
-from generalizeformer.cli._settings import method_settings
+from generalizeformer.cli._settings import method_settings, pairs
+from generalizeformer.cli._streams import Scenario, replayed, staged, store, streams
 from generalizeformer.cli._terminal import (
     Device,
     aside,
@@ -17,7 +18,7 @@ from generalizeformer.cli._terminal import (
     pick_device,
     show,
 )
-from generalizeformer.errors import DataError, UserError
+from generalizeformer.errors import UserError
 
 if TYPE_CHECKING:
     from generalizeformer.benchmark.records import Record
@@ -38,6 +39,8 @@ def evaluate(
     mixed: bool = True,
     order: str = "shuffled",
     order_settings: tuple[str, ...] = (),
+    scenario: Scenario | None = None,
+    replay: tuple[Path, ...] = (),
     limit: int | None = None,
     seed: int = 0,
     settings: Path | None = None,
@@ -58,11 +61,13 @@ def evaluate(
         order: Order of arrival: shuffled, in_turn, blocks, dirichlet, slots, by_class, imbalanced, label_shift,
             mixture, one_pass, recurring or target_shift.
         order_settings: Settings of the order, such as beta=1.0 for dirichlet.
+        scenario: A published combination of changes and order instead, for every target.
+        replay: Stored streams (`evaluation/streams` of a run) instead: the same images in the same order.
         limit: Images per stream; all if not given.
         seed: Of the order of arrival.
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
         root: Where the dataset's images are, as for `train`.
-        out: Folder for records.json and page.html; the run's own `evaluation` if not given.
+        out: Folder for records.json, page.html and the streams; the run's own `evaluation` if not given.
         device: Where to compute; auto takes a GPU if there is one.
     """
     from generalizeformer.benchmark.pages import evaluation_page
@@ -75,18 +80,20 @@ def evaluate(
     check_folder(folder)
     chosen, own = known_methods(methods), method_settings(settings)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
-    domains = target_domains(model.card, target_names(targets), root)
-    words = targets or domains.names
-    how: dict[str, Any] = {
-        "targets": words,
-        "single": single,
-        "order": order,
-        "settings": pairs(order_settings),
-    }
-    arrivals = streams(domains, batch_sizes, mixed, limit, seed, **how)
+    stored = replayed(replay)
+    told = tuple(word for stream in stored for word in stream.targets) or targets
+    domains, words = target_domains(model.card, told, root)
+    if stored:
+        arrivals = stored
+    elif scenario is not None:
+        arrivals = staged(scenario, words, batch_sizes, limit, seed)
+    else:
+        how: dict[str, Any] = {"order": order, "settings": pairs(order_settings)}
+        arrivals = streams(words, batch_sizes, mixed, limit, seed, single=single, **how)
     records = compared(model, domains, chosen, arrivals, model.card.seed or 0, own)
     write(folder / "records.json", records)
-    show(accuracy_table(records, f"Accuracy on {', '.join(words)}, %"))
+    store(folder / "streams", arrivals, domains)
+    show(accuracy_table(records, f"Accuracy on {', '.join(dict.fromkeys(words))}, %"))
     console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
     try:
         evaluation_page(folder / "page.html", f"Evaluation of {run.resolve().name}", records)
@@ -126,44 +133,3 @@ def compared(
             status.update(f"{method} on {', '.join(stream.targets)}, {stream.batch_size} at once")
 
         return compare(model, domains, methods, arrivals, run_seed, report, settings)
-
-
-def target_names(words: Sequence[str]) -> list[str]:
-    """The domains that these words for targets speak of, each once."""
-    from generalizeformer.data.targets import domain_of
-
-    return list(dict.fromkeys(domain_of(word) for word in words))
-
-
-def pairs(words: Sequence[str]) -> dict[str, str]:
-    """Settings from words such as beta=1.0; what a value has to be is checked where it is used."""
-    for word in words:
-        if "=" not in word:
-            raise UserError(f"order settings: got {word!r}; give name=value, such as beta=1.0")
-    return dict(word.split("=", 1) for word in words)
-
-
-def streams(
-    domains: "DomainDataset",
-    batch_sizes: Sequence[int],
-    mixed: bool,
-    limit: int | None,
-    seed: int,
-    *,
-    targets: Sequence[str] = (),
-    single: bool = True,
-    **order: Any,
-) -> "list[Stream]":
-    """Every target by itself in every batch size; then all of them in one stream, in the largest."""
-    from generalizeformer.data.streams import Stream
-
-    if not batch_sizes:
-        raise DataError("batch sizes: none was given; give at least one, such as 20")
-    targets = tuple(targets) or domains.names
-    alone = dict.fromkeys(targets) if single else ()
-    arrivals = [Stream((t,), b, seed, limit, **order) for b in batch_sizes for t in alone]
-    if mixed and len(targets) > 1:
-        arrivals.append(Stream(targets, max(batch_sizes), seed, limit, **order))
-    if not arrivals:
-        raise DataError("streams: none is left; leave out --no-single, or name several targets")
-    return arrivals

@@ -1,5 +1,6 @@
 """`train`: a backbone and φ from source domains."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -7,7 +8,7 @@ import tyro
 
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._recipe import Augment, Division, Episodes, Flags, Generator, Loss
-from generalizeformer.cli._settings import overridden
+from generalizeformer.cli._settings import overridden, pairs
 from generalizeformer.cli._terminal import Device, check_folder, console, fabric, stage_progress
 from generalizeformer.errors import DataError
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 Apart = Literal["labels", "0", "1", "2", "3", "4"]
 
+# Mean and spread of grey datasets, the digits' where nothing else is published.
+DIGITS = ((0.1307,), (0.3081,))
+GREY = {"rotated_fashion_mnist": ((0.2860,), (0.3530,))}
+
 
 def train(
     out: Annotated[Path, tyro.conf.Positional],
@@ -31,6 +36,7 @@ def train(
     protocol: str | None = None,
     sources: tuple[str, ...] = (),
     leave_out: tuple[str, ...] = (),
+    data_settings: tuple[str, ...] = (),
     classes_apart: Apart | None = None,
     division: Division | None = None,
     augment: Augment | None = None,
@@ -64,6 +70,8 @@ def train(
             the sources. Of living17: good, rand or bad. The dataset's usual one if not given.
         sources: Domains to learn from; all of the dataset's sources if none is named.
         leave_out: Domains not to learn from, so that they are targets; instead of sources.
+        data_settings: Other settings of the dataset, such as drop_error=true for pacs or rotation=clean for
+            rotated_mnist.
         classes_apart: Share the classes out over the sources, so that none knows all of them (output-level shift):
             labels: in the order of the labels; 0 to 4: in one of five seeded orders.
         division: Who decides which source images are only validated on. seeded (if not given): our seed;
@@ -93,7 +101,8 @@ def train(
         precision: bf16-mixed is faster on recent GPUs.
     """
     check_out(out)
-    choice = Choice(data=data, protocol=protocol, root=root, size=image_size)
+    others = pairs(data_settings)
+    choice = Choice(data=data, protocol=protocol, root=root, size=image_size, settings=others)
     domains, divided = source_domains(choice, sources, leave_out)
     if classes_apart is not None:
         domains = shared(domains, classes_apart)
@@ -114,6 +123,7 @@ def train(
     recipe = recipe if settings is None else overridden(recipe, settings)
     recipe.check(domains)
     card = card_for(domains, backbone, image_size, divided)
+    card = replace(card, dataset_settings=others)
     run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))
 
 
@@ -182,7 +192,7 @@ def card_for(
     if channels not in (1, 3):
         raise DataError(f"{domains.name}: images have {channels} channels; 1 or 3 are supported")
     architecture = architecture or ("digits-small" if size <= 64 else "resnet18")
-    mean, std = ((0.1307,), (0.3081,)) if channels == 1 else pixel_range(architecture)
+    mean, std = GREY.get(domains.name, DIGITS) if channels == 1 else pixel_range(architecture)
     return Card(
         classes=domains.classes,
         architecture=architecture,

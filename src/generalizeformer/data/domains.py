@@ -1,7 +1,7 @@
 """Domains and datasets of domains: labelled images held as bytes. Knows no file formats."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int64, UInt8
@@ -106,6 +106,24 @@ class DomainDataset:
     def replaced(self, domains: Iterable[Domain]) -> "DomainDataset":
         """The dataset with these domains for its own: chosen, divided or changed ones."""
         return DomainDataset(self.name, self.classes, tuple(domains), self.every)
+
+    def renumbered(self, classes: tuple[str, ...]) -> "DomainDataset":
+        """The dataset with its classes numbered as in a longer list that holds all of them."""
+        if classes == self.classes:
+            return self
+        unknown = [name for name in self.classes if name not in classes]
+        if unknown:
+            raise DataError(
+                f"{self.name}: it has the class {', '.join(map(repr, unknown))}, but the model tells "
+                f"{', '.join(map(repr, classes))} apart; leave those images out, or train on them"
+            )
+        numbers = torch.tensor([classes.index(name) for name in self.classes])
+        return DomainDataset(
+            self.name,
+            classes,
+            tuple(replace(d, labels=numbers.to(d.labels.device)[d.labels]) for d in self.domains),
+            self.every,
+        )
 
     def to(self, device: torch.device | str) -> "DomainDataset":
         """The dataset with its images on another device."""

@@ -6,7 +6,6 @@ never depends on the images beside it, so every way of cutting a stream shows th
 
 import difflib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,14 +52,6 @@ def parse(word: str, names: Sequence[str]) -> Target:
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(changes())}"
         raise DataError(f"target {word!r}: there is no change {change!r}; {hint}")
     return Target(domain, change, _amount(word, change, amount))
-
-
-def domain_of(word: str) -> str:
-    """The domain a word speaks of, for those who do not know yet which domains there are."""
-    found = re.fullmatch(r"(.+)@[^@:]+(:[^@:]*)?", word)
-    if found and (found[2] or word.rpartition("@")[2] in changes()):
-        return found[1]
-    return word
 
 
 def image_seeds(word: str, seed: int, indices: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:

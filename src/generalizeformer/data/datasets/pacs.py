@@ -87,14 +87,17 @@ def official_validation(domain: Domain) -> Int64[Tensor, " n"]:
             f"{', '.join(official)}"
         )
     place = {stem: index for index, stem in enumerate(domain.files or ())}
-    missing = [stem for stem in official[domain.name] if stem not in place]
+    # A domain may have been left with some of its classes only.
+    classes = {stem.partition("/")[0] for stem in place}
+    listed = [stem for stem in official[domain.name] if stem.partition("/")[0] in classes]
+    missing = [stem for stem in listed or official[domain.name] if stem not in place]
     if missing:
         raise DataError(
             f"pacs: {len(missing)} images of the official validation list of {domain.name!r} are not "
             f"there, such as {missing[0]}; get the whole dataset, with its own file names, or "
             "divide it at random"
         )
-    return torch.tensor(sorted(place[stem] for stem in official[domain.name]))
+    return torch.tensor(sorted(place[stem] for stem in listed))
 
 
 @functools.cache
