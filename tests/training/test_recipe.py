@@ -287,3 +287,29 @@ def test_layers_without_statistics_are_measured_on_the_final_backbone(
     _recipe.calibrate(model, run.data, PREPROCESSING)
     assert kept
     assert same(kept, state(model.reference))
+
+
+def shared_between_targets(folder: Path, targets: str) -> GeneralizeFormer:
+    """The model of the last target, after trainings for all of them that share their backbones."""
+    every = sources(4)
+    for target in targets:
+        given = {"sources": every.without([target]), "backbones": folder / "backbones"}
+        model = trained(folder / target, recipe(), **given)
+    return model
+
+
+def test_trainings_can_share_backbones_of_the_same_domains(tmp_path: Path) -> None:
+    shared_between_targets(tmp_path, "ab")
+    made = {path.stem for path in (tmp_path / "backbones").glob("*/*.state")}
+    triples, pairs = (
+        {"erm-b+c+d", "erm-a+c+d"},
+        {"erm-b+c", "erm-b+d", "erm-c+d", "erm-a+c", "erm-a+d"},
+    )
+    assert made == triples | pairs
+    assert not list((tmp_path / "b" / "training").glob("erm*"))
+
+
+def test_a_shared_backbone_is_the_one_that_would_have_been_trained(tmp_path: Path) -> None:
+    after_another = shared_between_targets(tmp_path / "both", "ab")
+    alone = shared_between_targets(tmp_path / "one", "b")
+    assert same(state(after_another), state(alone))

@@ -1,6 +1,8 @@
 """From source domains to a saved model: the stages of training, each resumable, in one call."""
 
 import copy
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,14 +87,17 @@ def train_recipe(
     folder: Path,
     fabric: Fabric,
     report: Report | None = None,
+    backbones: Path | None = None,
 ) -> GeneralizeFormer:
     """The trained model, also saved as `folder`. `build` gives the backbone all stages start from.
 
     Run again after an interruption, it goes on where it was. The caller's random numbers are left as they were.
+    `backbones`: a folder that several trainings share, so that a backbone of the same domains, settings and seed
+    is trained once; of four domains there are ten such backbones for the sixteen that four targets need.
     """
     recipe.check(sources)
     with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
-        return _Run(build, sources, recipe, card, folder, fabric, report).model()
+        return _Run(build, sources, recipe, card, folder, fabric, report, backbones).model()
 
 
 class _Run:
@@ -105,7 +110,9 @@ class _Run:
         folder: Path,
         fabric: Fabric,
         report: Report | None,
+        backbones: Path | None,
     ) -> None:
+        self.sources, self.backbones = sources, backbones
         self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing
         self.folder, self.fabric, self.report = folder, fabric, report
         torch.manual_seed(recipe.seed)
@@ -160,24 +167,42 @@ class _Run:
         # φ's settings do not matter here: whoever changes those keeps the backbones.
         mine = {"erm": to_dict(self.recipe.erm), "validation": self.recipe.validation}
         mine |= {"division": self.recipe.division}
-        self._fit(name, method, self.recipe.erm, mine)
+        if self.backbones is None:
+            self._fit(name, method, self.recipe.erm, mine)
+        else:
+            fit(method, self._shared_stage(self.backbones, self.recipe.erm, domains, mine))
         return backbone
+
+    def _shared_stage(
+        self, folder: Path, config: ErmConfig, domains: tuple[str, ...], mine: dict[str, Any]
+    ) -> Stage:
+        """A stage that is named by what it learns from, so that other targets' trainings find it."""
+        mine = mine | origin(self.start, self.sources.only(domains), self.preprocessing)
+        mine |= {"seed": self.recipe.seed}
+        digest = hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:12]
+        name = f"erm-{'+'.join(quote(domain, safe='') for domain in domains)}"
+        return self._stage(name, config, mine, folder / digest)
 
     def _fit(
         self, name: str, method: Method, config: ErmConfig | MetaConfig, settings: dict[str, Any]
     ) -> None:
         """Runs a stage. Its state is taken up again only by a run with the same settings, data and start."""
-        stage = Stage(
+        settings = settings | self.origin
+        fit(method, self._stage(name, config, settings, self.folder / "training"))
+
+    def _stage(
+        self, name: str, config: ErmConfig | MetaConfig, settings: dict[str, Any], folder: Path
+    ) -> Stage:
+        return Stage(
             name=name,
             steps=config.steps,
             seed=self.recipe.seed,
-            folder=self.folder / "training",
+            folder=folder,
             fabric=self.fabric,
             every=config.every,
-            settings=settings | self.origin,
+            settings=settings,
             report=self.report,
         )
-        fit(method, stage)
 
     def _strange_pair(self, name: str, model: GeneralizeFormer) -> Pair:
         """A model that never saw the domain, and the domain; drawn the more often, the more it gets wrong."""
