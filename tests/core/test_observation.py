@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from generalizeformer.core.losses import LOSSES
+from generalizeformer.core.statistics import moments
 from generalizeformer.core.views import views
 
 from .nets import EVERYTHING, Net, architecture, digits, images, lived, model_of
@@ -104,3 +105,19 @@ def test_observing_leaves_no_gradient_on_the_images() -> None:
     x = images(6).requires_grad_()
     model_of(digits()).observe(x, GROUPS)
     assert x.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_moments_of_half_precision_are_summed_in_single_precision(
+    dtype: torch.dtype, shift: float
+) -> None:
+    x = (images(3, 24, dtype=torch.float32) + shift).to(dtype)
+    seen, exact = moments(x), moments(x.double())
+    assert seen.mean.dtype == seen.variance.dtype == torch.float32
+    torch.testing.assert_close(seen.mean.double(), exact.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(seen.variance.double(), exact.variance, rtol=1e-4, atol=1e-5)
+
+
+def test_a_constant_image_of_half_precision_has_no_variance() -> None:
+    assert (moments(torch.full((2, 3, 9, 9), 7.3, dtype=torch.bfloat16)).variance < 1e-3).all()

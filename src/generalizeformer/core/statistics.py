@@ -39,7 +39,13 @@ def bounded(
 
 def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
     """The moments over space, in single precision at least."""
-    flat = x.reshape(*x.shape[:2], -1).to(torch.promote_types(x.dtype, torch.float32))
+    flat = x.reshape(*x.shape[:2], -1)
+    if x.dtype in (torch.bfloat16, torch.float16):
+        # Sums in single precision without a copy of the feature map in it, which would cost more than the rest.
+        mean = flat.mean(-1, dtype=torch.float32)
+        size = torch.linalg.vector_norm(flat, dim=-1, dtype=torch.float32)
+        square = size.square() / flat.shape[-1]
+        return Moments(mean, (square - mean.square()).clamp(min=0))
     variance, mean = torch.var_mean(flat, -1, correction=0)
     return Moments(mean, variance)
 
