@@ -374,23 +374,30 @@ def test_images_with_the_channels_of_an_inner_layer_are_refused() -> None:
         model_of(digits())(images(2, channels=6))
 
 
-@pytest.mark.parametrize("share", [0.25, 0.9])
-def test_a_blend_has_the_mixed_probabilities_of_source_and_generated_model(share: float) -> None:
+@BOTH
+def test_answers_are_averaged_over_the_strengths(generator: str) -> None:
     backbone, x = digits(), images(6)
-    model = perturbed(backbone)
-    generated = model(x, GROUPS).softmax(-1)
-    model.config = replace(model.config, blend=share)
-    expected = share * backbone(x).softmax(-1) + (1 - share) * generated
+    model = perturbed(backbone, GENERATORS[generator])
+    alone = []
+    for strength in (0.5, 1.0):
+        model.config = replace(model.config, strengths=(strength,))
+        alone.append(model(x, GROUPS).softmax(-1))
+    model.config = replace(model.config, strengths=(0.0, 0.5, 1.0))
+    expected = (backbone(x).softmax(-1) + alone[0] + alone[1]) / 3
     torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+    assert (alone[0] - alone[1]).abs().max() > 1e-4
 
 
-def test_a_blend_with_an_untrained_generator_is_the_source_model() -> None:
+@BOTH
+def test_an_untrained_generator_is_the_source_model_at_any_strengths(generator: str) -> None:
     backbone = digits()
-    answers = model_of(backbone, blend=0.5)(images(6), GROUPS)
+    answers = model_of(backbone, GENERATORS[generator], strengths=(0.0, 0.5, 1.5))(
+        images(6), GROUPS
+    )
     torch.testing.assert_close(answers, backbone(images(6)), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_a_blend_without_the_generated_model_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=rf"blend is {share}; it is a share, from 0 to below 1"):
-        Config(blend=share)
+@pytest.mark.parametrize("strengths", [(), (0.0,), (-0.5, 1.0)])
+def test_strengths_without_a_generated_model_are_refused(strengths: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"strengths are .*; give numbers from 0"):
+        Config(strengths=strengths)

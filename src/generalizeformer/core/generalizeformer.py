@@ -16,7 +16,7 @@ from generalizeformer.core.classifiers import class_count
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import grouping
-from generalizeformer.core.guard import Guard, guarded
+from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
 from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.observation import Observation, observe
@@ -35,11 +35,16 @@ class Config:
     loss: Literal["entropy", "pseudo-label", "memo"] = "entropy"
     views: int = 8  # per image, for the memo loss only
     guard: Guard | None = None
-    blend: float = 0.0  # share of the source model's own probabilities in every answer
+    strengths: tuple[float, ...] = (
+        1.0,
+    )  # answers are averaged over models this far from the source
 
     def __post_init__(self) -> None:
-        if not 0 <= self.blend < 1:
-            raise UserError(f"config: blend is {self.blend}; it is a share, from 0 to below 1")
+        if not any(self.strengths) or min(self.strengths) < 0:
+            raise UserError(
+                f"config: strengths are {self.strengths}; give numbers from 0 (the source) on, such as 1 (as "
+                "generated), and not only 0"
+            )
         if self.loss not in LOSSES or self.views < 1:
             raise UserError(
                 f"config: got loss {self.loss!r} with {self.views} views; the losses are {', '.join(LOSSES)}, and "
@@ -51,14 +56,12 @@ PAPER = Config(generator=rows.Config())
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
 
 
-def blended(source: Logits, target: Logits, share: float) -> Logits:
-    """Logits of the mixture of two answers' probabilities, at the height of the second's; that one itself at 0."""
-    if share == 0:
-        return target
-    parts = torch.stack(
-        [source.log_softmax(-1) + math.log(share), target.log_softmax(-1) + math.log(1 - share)]
-    )
-    return parts.logsumexp(0) + target.logsumexp(-1, keepdim=True)
+def mixture(answers: list[Logits]) -> Logits:
+    """Logits of the mean of the answers' probabilities, at the height of the last one's; a single answer as it is."""
+    if len(answers) == 1:
+        return answers[0]
+    together = torch.stack([answer.log_softmax(-1) for answer in answers]).logsumexp(0)
+    return together - math.log(len(answers)) + answers[-1].logsumexp(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
         """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
         seen = self.observe(images, groups)
-        logits = self.network.run(seen.images, seen.grouping, self._generate(seen)).logits
-        return blended(seen.logits, logits, self.config.blend)
+        target = self._generate(seen)
+        return mixture([self._answer(seen, target, strength) for strength in self.config.strengths])
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
         """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids."""
@@ -126,6 +129,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
                 f"images of shape {tuple(images.shape)} do not fit: {error}"
             ) from error
         return replace(seen, statistics=self.reference.relate(seen.statistics))
+
+    def _answer(self, seen: Observation, target: Params, strength: float) -> Logits:
+        """Logits under parameters part of the way, or beyond, from the source's to the generated ones."""
+        if strength == 0:
+            return seen.logits
+        if strength != 1:
+            share = torch.full_like(seen.grouping.sizes, strength)
+            target = between(self.slots.parameters_of(self.backbone), target, share)
+        return self.network.run(seen.images, seen.grouping, target).logits
 
     def _generate(self, seen: Observation) -> Params:
         """θ_t from θ_s, z_t and g_t (Eq. 3, 6). Differentiable in φ, and only in φ."""
