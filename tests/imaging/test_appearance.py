@@ -28,6 +28,7 @@ def only_second_changes(changed: Tensor, original: Tensor) -> bool:
         appearance.gamma,
         appearance.saturate,
         appearance.invert,
+        appearance.trace,
         lambda x, amounts: appearance.blur(x, 3 * amounts, 1.0),
         lambda x, amounts: appearance.coarsen(x, (amounts > 0).long(), (2,)),
         lambda x, amounts: appearance.tint(x, amounts[:, None].repeat(1, 3), torch.zeros(2, 3)),
@@ -81,3 +82,12 @@ def test_noise_has_the_deviation_asked_and_differs_between_images() -> None:
     noisy = appearance.roughen(flat, torch.tensor([0.1, 0.1]), torch.Generator().manual_seed(0))
     assert torch.allclose(noisy.std(dim=(1, 2, 3)), torch.tensor(0.1), rtol=0.1)
     assert not torch.allclose(noisy[0], noisy[1])
+
+
+def test_a_traced_image_is_dark_lines_on_white_where_tones_change() -> None:
+    step = torch.zeros(2, 3, 8, 8)
+    step[:, :, :, 4:] = 0.6
+    drawn = appearance.trace(step, torch.ones(2))
+    assert (drawn[..., 3:5] == 0).all()
+    assert (drawn[..., [0, 1, 2, 5, 6, 7]] == 1).all()
+    assert (appearance.trace(torch.full((1, 3, 8, 8), 0.4), torch.ones(1)) == 1).all()

@@ -121,7 +121,8 @@ def test_all_limits_at_zero_change_nothing() -> None:
     "limit",
     [
         *("brightness", "contrast", "gamma", "gain", "offset", "saturation", "grey_chance"),
-        *("invert_chance", "blur", "coarse_chance", "noise", "rotation", "scale", "shear"),
+        *("invert_chance", "trace_chance", "blur", "coarse_chance", "noise"),
+        *("rotation", "scale", "shear"),
     ],
 )
 def test_every_limit_alone_changes_images(limit: str) -> None:
