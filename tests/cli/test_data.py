@@ -1,5 +1,6 @@
 """`generalizeformer data …`, on small trees and a small dataset."""
 
+import functools
 import importlib
 import inspect
 import os
@@ -13,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rich.progress import Progress
 
 from generalizeformer import catalog
-from generalizeformer.cli import data
-from generalizeformer.cli._data import DATASETS
+from generalizeformer.cli import _terminal, data
 from generalizeformer.cli._terminal import console
-from generalizeformer.data.datasets import _files
+from generalizeformer.data.datasets import DATASETS, _files
 from generalizeformer.data.storage import trees
 from generalizeformer.data.storage.published import Defect, Published
 
@@ -129,7 +130,18 @@ def test_the_list_has_every_dataset_and_says_whether_it_is_there(
     assert set(catalog.names(DATASETS)) <= set(lines)
     assert lines["pets"] == ["pets", "Pets,", "drawn", "and", "not", "2", "2", "10", "found"]
     assert lines["pacs"] == ["pacs", "PACS", "4", "7", "9,991", "not", "found"]
-    assert lines["digits"] == ["digits", "Rotated", "digits", "7", "10", "20,500", "embedded"]
+    assert lines["digits"] == [
+        "digits",
+        "Rotated",
+        "digits",
+        "7",
+        "10",
+        "5,000",
+        "turned",
+        "embedded",
+    ]
+    assert lines["rotated_mnist"][-5:] == ["10", "70,000", "turned", "not", "found"]
+    assert lines["synthetic"][-4:] == ["240", "drawn", "when", "needed"]
     assert f"searched: {root.parent}" in ended.out
 
 
@@ -176,6 +188,16 @@ def test_info_works_for_every_dataset(command: Command) -> None:
     for name in catalog.names(DATASETS):
         ended = command("data", "info", name)
         assert (ended.status, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "fetched"), [("rotated_mnist", True), ("vlcs", True), ("living17", False)]
+)
+def test_info_tells_whether_the_files_can_be_fetched(
+    command: Command, name: str, fetched: bool
+) -> None:
+    words = f"to fetch it: generalizeformer data download {name}\n"
+    assert (words in command("data", "info", name).out) == fetched
 
 
 # check
@@ -256,6 +278,25 @@ def test_files_of_ones_own_are_checked_with_each_other(command: Command, root: P
     assert f"folder: 1 fault in {root}; " in ended.err
 
 
+def test_names_that_are_no_text_are_told_with_escapes(command: Command, root: Path) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    for domain in PUBLISHED.domains:
+        (root / domain / "cat").rename(root / domain / odd)
+    (root / "photo" / odd / "0.jpg").write_bytes(b"broken")
+    ended = command("data", "check", "folder", "--root", root)
+    assert ended.status == 2
+    assert "│ caf\\xe9 │" in ended.out
+    assert "unreadable: photo/caf\\xe9/0.jpg: not an image" in ended.out
+
+
+def test_an_empty_class_folder_is_a_fault(command: Command, pets: ModuleType, root: Path) -> None:
+    for path in (root / "sketch" / "dog").iterdir():
+        path.unlink()
+    ended = command("data", "check", "pets", "--root", root)
+    assert ended.status == 2
+    assert "empty: sketch/dog: a folder without images; fill it or take it away\n" in ended.out
+
+
 def test_data_that_is_not_there_is_told_with_how_to_get_it(
     refused: Refused, pets: ModuleType, tmp_path: Path
 ) -> None:
@@ -274,9 +315,11 @@ def test_data_that_is_not_there_is_told_with_how_to_get_it(
         )
 
 
-@pytest.mark.parametrize("name", ["digits", "synthetic"])
-def test_what_comes_with_the_package_needs_no_check(command: Command, name: str) -> None:
-    said = f"{name} comes with the package, so there are no files to check\n"
+@pytest.mark.parametrize(
+    ("name", "how"), [("digits", "embedded"), ("synthetic", "drawn when needed")]
+)
+def test_what_has_no_files_needs_no_check(command: Command, name: str, how: str) -> None:
+    said = f"{name} is {how}, so there are no files to check\n"
     assert command("data", "check", name) == (0, said, "")
     assert "so there is nothing to prepare" in command("data", "prepare", name).out
 
@@ -380,3 +423,32 @@ def test_a_download_that_is_refused_is_one_line(refused: Refused, tmp_path: Path
     line = refused("data", "download", "living17", "--root", tmp_path / "here")
     assert "image-net.org" in line
     assert not (tmp_path / "here").exists()
+
+
+def test_the_cache_of_a_dataset_with_squares_of_its_own_is_found(
+    command: Command, pets: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(config: _files.Config, report: Any = None) -> Any:
+        return _files.load("pets", PUBLISHED, config, "crop", report)
+
+    monkeypatch.setattr(pets, "build", build)
+    monkeypatch.setattr(pets, "HOW", "crop", raising=False)
+    words = ("data", "prepare", "pets", "--root", root, "--size", 8)
+    assert "prepared in " in command(*words).out
+    assert "ready already" in command(*words).out
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.1, False), (1.0, True)])
+def test_the_rate_of_brief_work_is_not_told(
+    seconds: float, told: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    clocked = functools.partial(Progress, get_time=lambda: now[0], auto_refresh=False)
+    monkeypatch.setattr(_terminal, "Progress", clocked)
+    with _terminal.count_progress("counting") as report:
+        for done in range(11):
+            report(done, 10)
+            now[0] += seconds
+    shown = capsys.readouterr().err
+    assert "counting" in shown
+    assert ("/s" in shown) == told

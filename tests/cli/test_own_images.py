@@ -146,7 +146,9 @@ def test_targets_with_fewer_classes_are_scored_by_the_names_of_their_classes(
     run(*words, "--root", few, "--out", tmp_path / "one", "--targets", "b")
     model = GeneralizeFormer.from_pretrained(trained)
     pictures = read_images(sorted((few / "b" / "kind 2").iterdir()), 3, 16)
-    right = (model.backbone.eval()(model.card.preprocessing(pictures)).argmax(1) == 2).float().mean()
+    right = (
+        (model.backbone.eval()(model.card.preprocessing(pictures)).argmax(1) == 2).float().mean()
+    )
     assert scores(tmp_path / "one")[0][1] == pytest.approx(100 * right.item())
     (few / "b" / "kind 2").rename(few / "b" / "unheard of")
     capsys.readouterr()

@@ -70,7 +70,7 @@ def test_other_domains_than_its_own_do_not_matter(dataset: DomainDataset, tmp_pa
     ("domain", "message"),
     [
         ({"name": "z"}, "drawn from domain 'a' of 20 images, but synthetic has no such domain; re"),
-        ({"labels": torch.zeros(20).long()}, "but synthetic has 20 images, or in another order; r"),
+        ({"labels": torch.zeros(20).long()}, "but synthetic has 20 other images, or the same in "),
         ("take", "drawn from domain 'a' of 20 images, but synthetic has 19 images; replay it on"),
     ],
 )
@@ -100,3 +100,29 @@ def test_a_file_cut_short_is_one_clear_line(dataset: DomainDataset, tmp_path: Pa
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DataError, match="no readable stored stream"):
         load(path)
+
+
+def test_other_pixels_under_the_same_labels_are_refused(
+    dataset: DomainDataset, tmp_path: Path
+) -> None:
+    save(tmp_path / "stream", STREAMS[0], dataset)
+    own = dataset["a"]
+    other = changed(own, stored=own.images ^ 1)
+    with pytest.raises(DataError, match="has 20 other images, or the same in another order; repl"):
+        load(tmp_path / "stream").batches(dataset.replaced([other]))
+
+
+def test_images_with_files_are_known_by_their_names_at_any_size(
+    dataset: DomainDataset, tmp_path: Path
+) -> None:
+    def named(names: list[str], size: int) -> DomainDataset:
+        own = dataset["a"]
+        stored = own.images[:, :, :size, :size]
+        return dataset.replaced([changed(own, stored=stored, files=tuple(names))])
+
+    names = [f"x/{number}" for number in range(19)] + ["x/\udce9"]
+    save(tmp_path / "stream", STREAMS[0], named(names, 8))
+    stored = load(tmp_path / "stream")
+    assert torch.equal(stored.arrivals(named(names, 4)), stored.rows)
+    with pytest.raises(DataError, match="has 20 other images"):
+        stored.arrivals(named(names[::-1], 8))

@@ -126,3 +126,14 @@ def test_an_unknown_protocol_is_refused() -> None:
 
 def test_that_imagenet_backbones_leak_is_told() -> None:
     assert any("ImageNet" in note and "leak" in note for note in living17.PUBLISHED.notes)
+
+
+def test_hidden_files_and_folders_are_no_images(tmp_path: Path) -> None:
+    root = imagenet(tmp_path / "imagenet")
+    folder = next((root / "train").iterdir())
+    (folder / "._1.JPEG").write_bytes(b"hidden")
+    (folder / "folder.JPEG").mkdir()
+    (folder / "folder.JPEG" / "1.JPEG").write_bytes(b"too deep")
+    before = [entry.path for entry in living17.tree(Config(root=str(root))).entries]
+    assert len(before) == 68
+    assert not [path for path in before if "/._" in path or "folder" in path]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from statistics import mean
 from typing import Any
 
@@ -205,12 +206,22 @@ def test_chunks_have_the_asked_number_of_images() -> None:
 
 
 @pytest.mark.parametrize("minimum", [21, 1000])
-def test_a_division_that_cannot_be_is_refused(minimum: int) -> None:
+def test_a_division_that_cannot_be_is_refused_without_a_draw(
+    minimum: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("generalizeformer.data.orders.dirichlet.REDRAWS", 0)
     message = (
-        rf"60 images of 3 classes gave no 3 chunks of at least {minimum} in 1,000 draws; lower min"
+        rf"60 images cannot make 3 chunks, one for each class, of at least {minimum}; lower minimum to 20 "
+        "or less, nothing else helps"
     )
     with pytest.raises(DataError, match=message):
         arranged("dirichlet", [labels(20, 20, 20)], minimum=minimum)
+
+
+def test_a_division_that_hardly_ever_comes_is_given_up() -> None:
+    message = r"60 images of 3 classes gave no 3 chunks of at least 20 in 1,000 draws; lower min"
+    with pytest.raises(DataError, match=message):
+        arranged("dirichlet", [labels(13, 19, 28)], minimum=20)
 
 
 def test_slots_keep_the_datasets_order_within_a_class() -> None:
@@ -397,3 +408,24 @@ def test_settings_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         arranged(order, [labels(5)], **setting)
+
+
+NUMBERS = [
+    (order, field.name)
+    for order in ALL
+    for field in fields(catalog.load(ORDERS, order).Config)
+    if field.type in (int, float)
+]
+
+
+@pytest.mark.parametrize(("order", "field"), NUMBERS)
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e308, 10**300, 10_000_001])
+def test_settings_that_no_one_can_mean_are_refused(order: str, field: str, value: float) -> None:
+    with pytest.raises(DataError, match=rf"^{order}: {field} is .*; it must be "):
+        catalog.load(ORDERS, order).Config(**{field: value})
+
+
+def test_visits_that_take_forever_together_are_refused() -> None:
+    message = "visits x per_visit is 1000000000000; it must be at least 1, and at most 10,000,000"
+    with pytest.raises(DataError, match=message):  # nothing is drawn: it would fill the memory
+        catalog.load(ORDERS, "recurring").Config(visits=10**6, per_visit=10**6)

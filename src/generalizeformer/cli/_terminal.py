@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from generalizeformer.benchmark.tables import Table
     from generalizeformer.training._loop import Metrics, Report
 
+BRIEF = 2  # seconds, in which a rate is measured too badly to be told
+
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
 # Names of folders and domains may hold brackets, so nothing is markup.
@@ -57,7 +59,7 @@ def stage_progress() -> Iterator["Report"]:
 
 @contextmanager
 def count_progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A report for work on many images: a bar that appears with the first of them, and the rate."""
+    """A report for work on many images: a bar that appears with the first of them, and in time the rate."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(20),
@@ -71,8 +73,8 @@ def count_progress(title: str) -> Iterator[Callable[[int, int], None]]:
         if not progress.task_ids:
             progress.start()
             progress.add_task(title, total=total, rate="")
-        speed = progress.tasks[0].speed
-        rate = "" if speed is None else f"{speed:.0f}/s"
+        speed, elapsed = progress.tasks[0].speed, progress.tasks[0].elapsed or 0
+        rate = "" if speed is None or elapsed < BRIEF else f"{speed:.0f}/s"
         progress.update(progress.task_ids[0], completed=done, rate=rate)
 
     try:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from generalizeformer.cli._data import DATASETS, Choice
+from generalizeformer.cli._data import Choice
 from generalizeformer.cli._data_tables import (
     say,
     show_faults,
@@ -21,13 +21,14 @@ from generalizeformer.cli._data_tables import (
     sizes,
 )
 from generalizeformer.cli._terminal import check_folder, count_progress
+from generalizeformer.data.datasets import DATASETS, VARIABLE
 from generalizeformer.errors import DataError
 
 if TYPE_CHECKING:
     from generalizeformer.data.storage.published import Published
     from generalizeformer.data.storage.trees import Tree
 
-VARIABLE = "GENERALIZEFORMER_DATA"
+DRAWN = "synthetic"  # the dataset that is made anew whenever it is asked for
 
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 
@@ -48,7 +49,8 @@ def list_datasets() -> None:
         if not _has(module, "root"):
             built = module.build(module.Config())
         title = _first_words(module) if published is None else published.title
-        rows.append((name, title, *sizes(published, built), _whereabouts(name, module)))
+        numbers = sizes(published, built, getattr(module, "COUNT", None))
+        rows.append((name, title, *numbers, _whereabouts(name, module)))
     show_list(rows)
     below = os.environ.get(VARIABLE)
     say(f"searched: {below}" if below else f"searched: nothing, as {VARIABLE} is not set")
@@ -61,6 +63,7 @@ def describe(name: Name, /) -> None:
         name: Of the dataset; `data list` has all of them.
     """
     from generalizeformer import catalog
+    from generalizeformer.data.storage.download import is_fetchable
 
     module = catalog.load(DATASETS, name)
     published = _published(module)
@@ -68,6 +71,8 @@ def describe(name: Name, /) -> None:
         show_module(module)
     else:
         show_published(published)
+        if is_fetchable(name, published):
+            say(f"to fetch it: generalizeformer data download {name}")
     place = Path(os.environ.get(VARIABLE) or f"${VARIABLE}") / name
     below = f", in {place}" if published is not None else ""
     say(f"files: {_whereabouts(name, module)}{below}")
@@ -85,7 +90,7 @@ def check_files(name: Name, /, root: Path | None = None) -> None:
     """
     module, config = Choice(data=name, root=root).load()
     if not _has(module, "root"):
-        say(f"{name} comes with the package, so there are no files to check")
+        say(f"{name} is {_whereabouts(name, module)}, so there are no files to check")
         return
     where = _root(name, module, config)
     if hasattr(module, "check_files"):
@@ -113,6 +118,8 @@ def prepare(
         size: Pixels per side.
         cache: Folder for decoded images; if not given, $GENERALIZEFORMER_CACHE or ~/.cache/generalizeformer.
     """
+    from generalizeformer.data.storage.cache import Recipe, is_ready, location
+
     module, config = Choice(data=name, root=root, size=size).load()
     if not _has(module, "cache"):
         say(f"{name} has no large files, so there is nothing to prepare")
@@ -121,12 +128,12 @@ def prepare(
         check_folder(cache)
         config = replace(config, cache=str(cache))
     tree = _tree(module, config, _root(name, module, config))
-    ready, started = _cache(name, config, tree), time.perf_counter()
+    recipe = Recipe(name=name, size=size, how=getattr(module, "HOW", "squash"))
+    ready, started = is_ready(tree, recipe, config.cache), time.perf_counter()
     with count_progress("preparing images") as report:
         module.build(config, report=report)
     taken = time.perf_counter() - started
-    place = _cache(name, config, tree)
-    assert place is not None
+    place = location(tree, recipe, config.cache)
     size_on_disk = sum(file.stat().st_size for file in place.iterdir()) / 1e6
     how = "ready already" if ready else f"prepared in {taken:.1f} seconds"
     say(f"{name}: {len(tree.entries):,} images, {how}; {size_on_disk:,.1f} MB in {place}")
@@ -171,7 +178,7 @@ def _first_words(module: ModuleType) -> str:
 
 def _whereabouts(name: str, module: ModuleType) -> str:
     if not _has(module, "root"):
-        return "embedded"
+        return "drawn when needed" if name == DRAWN else "embedded"
     if _published(module) is None:
         return "yours"
     below = os.environ.get(VARIABLE)
@@ -213,15 +220,3 @@ def _findings(module: ModuleType, config: Any, root: str) -> list[Any]:
         findings = check(tree, published, report)
     show_findings(findings, published)
     return list(findings.faults)
-
-
-def _cache(name: str, config: Any, tree: "Tree") -> Path | None:
-    """The folder of the decoded images, if they are there; datasets differ in how images become squares."""
-    from generalizeformer.data.storage.cache import Recipe, is_ready, location
-    from generalizeformer.imaging.files import How
-
-    for how in get_args(How):
-        recipe = Recipe(name=name, size=config.size, how=how)
-        if is_ready(tree, recipe, config.cache):
-            return location(tree, recipe, config.cache)
-    return None

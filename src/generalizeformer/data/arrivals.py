@@ -22,6 +22,8 @@ from generalizeformer.data.streams import Stream
 from generalizeformer.data.targets import parse
 from generalizeformer.errors import DataError
 
+SAMPLE = 64  # images whose pixels are looked at, evenly spread over a domain
+
 
 @dataclass(frozen=True)
 class StoredStream(Stream):
@@ -36,10 +38,11 @@ class StoredStream(Stream):
             found = _print(dataset[name]) if name in dataset.names else None
             if found != stored:
                 there = "no such domain" if found is None else f"{found[0]} images"
-                other = ", or in another order" if found and found[0] == stored[0] else ""
+                if found and found[0] == stored[0]:
+                    there = f"{found[0]} other images, or the same in another order"
                 raise DataError(
                     f"stored stream: it was drawn from domain {name!r} of {stored[0]} images, but {dataset.name} "
-                    f"has {there}{other}; replay it on the dataset it is from, or draw a new one"
+                    f"has {there}; replay it on the dataset it is from, or draw a new one"
                 )
         return self.rows
 
@@ -72,6 +75,15 @@ def load(path: Path) -> StoredStream:
 
 
 def _print(domain: Domain) -> list[int | str]:
-    """How many images a domain has, and a hash of their labels: both change where images are others."""
+    """How many images a domain has, and a hash that is another where they are others or lie in another order."""
     labels = domain.labels.cpu().to(torch.int64).numpy().tobytes()
-    return [len(domain), hashlib.sha256(labels).hexdigest()]
+    return [len(domain), hashlib.sha256(labels + _identity(domain)).hexdigest()]
+
+
+def _identity(domain: Domain) -> bytes:
+    """What tells images from others: the names of their files, else the pixels of some."""
+    if domain.files is not None:
+        return "\n".join(domain.files).encode("utf-8", "surrogateescape")
+    count = min(len(domain), SAMPLE)
+    spread = torch.arange(count) * len(domain) // count
+    return domain.read(spread).cpu().contiguous().numpy().tobytes()

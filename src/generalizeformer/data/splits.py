@@ -10,12 +10,12 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from generalizeformer import catalog
+from generalizeformer.data.datasets import DATASETS
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError
 from generalizeformer.seeds import derive
 
 Division = Literal["seeded", "domainbed", "official"]
-DATASETS = "generalizeformer.data.datasets"
 
 
 def split_all(

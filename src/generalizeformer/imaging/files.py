@@ -14,7 +14,10 @@ from generalizeformer.errors import DataError, ImageError
 from generalizeformer.imaging.pixels import to_bytes, to_unit
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif")  # what torchvision decodes everywhere
-PADDING = b"\0\r\n\t \xff"  # what cameras and transfers leave after the end of a file
+
+# What begins a part of a JPEG: not a byte of the scan, where FF is followed by 00, nor what stands alone in it.
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
+_SCAN, _END = b"\xda", b"\xd9"
 
 How = Literal["squash", "crop"]
 
@@ -76,14 +79,42 @@ def decode(content: bytes, name: str, channels: int) -> UInt8[Tensor, "c h w"]:
 def complete(content: bytes) -> bool:
     """Whether a JPEG, PNG, WebP or GIF has its end. Decoders make up the rest of some that were cut short."""
     if content.startswith(b"\xff\xd8"):
-        return content.rstrip(PADDING).endswith(b"\xff\xd9")
+        return _whole_jpeg(content)
     if content.startswith(b"\x89PNG"):
         return b"IEND\xaeB`\x82" in content
     if content.startswith(b"RIFF"):
         return len(content) >= 12 and len(content) >= 8 + int.from_bytes(content[4:8], "little")
     if content.startswith(b"GIF8"):
-        return content.rstrip(PADDING).endswith(b";")
+        return _whole_gif(content)
     return False
+
+
+def _whole_jpeg(content: bytes) -> bool:
+    """Whether the end comes after a scan. Small pictures inside its parts, and whatever lies behind it, have others."""
+    place, scanned = 2, False
+    while found := _MARKER.search(content, place):
+        if found[1] == _END:
+            return scanned
+        scanned = scanned or found[1] == _SCAN
+        length = int.from_bytes(content[found.end() : found.end() + 2], "big")
+        place = found.end() + max(length, 2)
+    return False
+
+
+def _whole_gif(content: bytes) -> bool:
+    """Whether the last block is followed by the end. Whatever lies behind that does not matter."""
+    place = 13 + _colours(content[10:11])
+    while (kind := content[place : place + 1]) in (b"!", b","):  # an extension, a picture
+        place += 2 if kind == b"!" else 11 + _colours(content[place + 9 : place + 10])
+        while place < len(content) and content[place]:  # pieces, each with its length before it
+            place += 1 + content[place]
+        place += 1
+    return kind == b";"
+
+
+def _colours(flags: bytes) -> int:
+    """The bytes of the table of colours that a GIF's flags announce."""
+    return 3 << (flags[0] % 8 + 1) if flags and flags[0] & 128 else 0
 
 
 def _check_channels(name: str, channels: int) -> None:

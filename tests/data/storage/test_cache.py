@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,6 +95,10 @@ def said(script: str, root: Path, folder: Path) -> str:
     """What a process that runs the script prints."""
     command = [sys.executable, "-c", BEGINNING + script, str(root), str(folder)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def pixels_file(tree: Tree, folder: Path) -> Path:
@@ -309,8 +314,49 @@ def test_a_full_disk_is_told_before_anything_is_decoded(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache, "_reserve", full)
-    with pytest.raises(DataError, match=r"No space left on device\); they take 0\.0 GB"):
+    with pytest.raises(DataError, match=r"No space left on device\); they take 0\.0 MB"):
         prepare(scan(root), RECIPE, folder)
+    assert names(location(scan(root), RECIPE, folder)) == ["lock"]
+
+
+def free_room(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+
+@pytest.mark.parametrize(("size", "amount"), [(224, r"3\.6 MB"), (5000, r"1\.8 GB")])
+def test_a_disk_that_is_too_small_is_told_before_any_room_is_taken(
+    root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, amount: str
+) -> None:
+    def reserve(file: int, size: int) -> None:
+        raise AssertionError("room was asked for")
+
+    monkeypatch.setattr(cache, "_reserve", reserve)
+    recipe = Recipe(name="toy", size=size)
+    free_room(monkeypatch, COUNT * 3 * size**2 - 1)
+    with pytest.raises(DataError, match=rf"No space left on device\); they take {amount}, so make"):
+        prepare(scan(root), recipe, folder)
+    assert names(location(scan(root), recipe, folder)) == ["lock"]
+
+
+def test_an_interrupted_cache_needs_no_more_room(
+    root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = scan(root)
+    interrupted(tree, folder, 10)
+    free_room(monkeypatch, 0)
+    assert touched(tree, folder)[0] == 12
+
+
+def test_names_that_are_no_text_do_no_harm(root: Path, folder: Path) -> None:
+    odd = root.with_name(os.fsdecode(b"caf\xe9"))
+    root.rename(odd)
+    (odd / "a" / "x" / "00.png").rename(odd / "a" / "x" / os.fsdecode(b"\xff.png"))
+    tree = scan(odd)
+    assert len(prepare(tree, RECIPE, folder)) == COUNT
+    assert is_ready(scan(odd), RECIPE, folder)
+    index = json.loads((location(tree, RECIPE, folder) / "index.json").read_text("utf-8"))
+    assert index["root"] == str(odd)
 
 
 def test_caches_go_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,4 +375,4 @@ def test_the_index_says_what_the_pixels_are(root: Path, folder: Path) -> None:
     place = location(tree, RECIPE, folder)
     index = json.loads((place / "index.json").read_text())
     assert (index["root"], index["images"]) == (str(root), COUNT)
-    assert sorted(path.name for path in place.iterdir()) == ["images.uint8", "index.json", "lock"]
+    assert names(place) == ["images.uint8", "index.json", "lock"]

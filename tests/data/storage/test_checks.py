@@ -302,12 +302,70 @@ def test_known_defects_are_told_and_are_no_faults(root: Path) -> None:
 def test_a_pattern_of_known_copies_does_not_excuse_broken_images(root: Path) -> None:
     (root / "photo/dog/00001.png").write_bytes((root / "photo/cat/00000.png").read_bytes())
     (root / "photo/dog/00000.png").write_bytes(b"broken")
-    copies = Defect(files=("photo/cat/0*", "photo/dog/0*"), what="Some are in two classes.")
+    copies = Defect(files=("photo/cat/0*", "photo/dog/0*"), what="Some.", kinds=("contradiction",))
     found = checked(root, replace(PUBLISHED, defects=(copies,)))
     assert [(fault.kind, fault.where) for fault in found.faults] == [
         ("unreadable", "photo/dog/00000.png")
     ]
-    assert only(found.known).where.split(", ")[-1] == "photo/dog/00001"
+    # However many files a pattern fits, it is told as it is.
+    assert only(found.known).where == "photo/cat/0*, photo/dog/0*"
+
+
+def test_a_known_defect_excuses_its_kinds_of_finding_only(root: Path) -> None:
+    (root / "photo/cat/00001.png").write_bytes((root / "photo/cat/00000.png").read_bytes())
+    (root / "sketch/dog/00000.png").write_bytes((root / "sketch/cat/00000.png").read_bytes())
+    copies = Defect(files=("photo/*", "sketch/*"), what="Some.", kinds=("duplicate",))
+    contradiction = ("contradiction", "sketch/dog/00000.png")
+    assert faults(root, replace(PUBLISHED, defects=(copies,))) == [contradiction]
+    unsaid = replace(copies, kinds=None)  # a pattern does not excuse everything
+    assert faults(root, replace(PUBLISHED, defects=(unsaid,))) == [
+        ("duplicate", "photo/cat/00001.png"),
+        contradiction,
+    ]
+
+
+@pytest.mark.parametrize(("count", "beyond"), [(None, 0), (3, 0), (2, 1), (0, 3)])
+def test_a_known_defect_excuses_no_more_than_are_published(
+    root: Path, count: int | None, beyond: int
+) -> None:
+    for number in range(1, 4):
+        (root / f"sketch/dog/0000{number}.png").write_bytes(
+            (root / "sketch/dog/00000.png").read_bytes()
+        )
+    copies = Defect(files=("sketch/*",), what="Some.", kinds=("duplicate",), count=count)
+    found = faults(root, replace(PUBLISHED, defects=(copies,)))
+    assert [kind for kind, _ in found] == ["duplicate"] * beyond
+
+
+def test_an_empty_class_folder_is_told_once(root: Path) -> None:
+    shutil.rmtree(root / "sketch" / "dog")
+    (root / "sketch" / "dog").mkdir()
+    (root / "sketch" / "dog" / ".hidden").touch()
+    for published in (PUBLISHED, None):
+        fault = only(checked(root, published).faults)
+        assert (fault.kind, fault.where) == ("empty", "sketch/dog")
+        assert fault.what == "a folder without images; fill it or take it away"
+
+
+def test_a_class_folder_that_is_empty_in_every_domain_is_told(root: Path) -> None:
+    for domain in DOMAINS:
+        (root / domain / "horse").mkdir()
+    assert faults(root, None) == [("empty", "photo/horse"), ("empty", "sketch/horse")]
+
+
+def test_an_empty_folder_inside_a_class_is_only_noted(root: Path) -> None:
+    (root / "photo" / "dog" / "deeper").mkdir()
+    found = checked(root)
+    assert found.faults == ()
+    assert only(found.notes).where == "photo/dog/deeper"
+
+
+def test_a_link_to_nothing_is_told_as_such(root: Path) -> None:
+    (root / "photo/dog/00001.png").unlink()
+    (root / "photo/dog/00001.png").symlink_to(root / "nowhere.png")
+    fault = only(checked(root).faults)
+    assert (fault.kind, fault.where) == ("unreadable", "photo/dog/00001.png")
+    assert "is a link to nothing; bring back what it points to, or take the link away" in fault.what
 
 
 def test_a_known_defect_does_not_excuse_other_images(root: Path) -> None:

@@ -166,6 +166,7 @@ def test_without_a_network_one_line_says_so_and_how_to_place_the_files(
     assert "to place the files by hand: " in message
     assert published.layout in message
     assert published.obtain.rstrip(".") in message
+    assert f"run `generalizeformer data download {name}`" not in message  # that is what was run
     assert "\n" not in message
     assert list(tmp_path.iterdir()) == []
 

@@ -47,7 +47,11 @@ LAYOUTS = {
     "one zip": lambda root: pack(root / "all.zip", PATHS),
     "stored zip": lambda root: pack(root / "all.zip", PATHS, zipfile.ZIP_STORED),
     "wrapped folder": lambda root: fill(root / "kfold", PATHS).parent,
+    "twice wrapped folder": lambda root: fill(root / "data" / "kfold", PATHS).parents[1],
     "wrapped zip": lambda root: pack(root / "w.zip", tuple(f"PACS/{path}" for path in PATHS)),
+    "zip of Windows": lambda root: pack(
+        root / "all.zip", tuple(path.replace("/", "\\") for path in PATHS)
+    ),
     "zips in a folder": lambda root: pack(root / "images" / "all.zip", PATHS).parents[1],
 }
 
@@ -56,7 +60,8 @@ LAYOUTS = {
 def test_every_layout_gives_the_same_tree(tmp_path: Path, layout: str) -> None:
     tree = scan(LAYOUTS[layout](tmp_path))
     assert [entry.path for entry in tree.entries] == SORTED
-    assert [content.removeprefix("PACS/") for content in contents(tree)] == SORTED
+    read = [content.removeprefix("PACS/").replace("\\", "/") for content in contents(tree)]
+    assert read == SORTED
     assert [e.size for e in tree.entries] == [len(content) for content in contents(tree)]
     assert tree.domains == ("a", "b")
     assert tree.labels("a") == tree.labels("b") == ("cat", "dog")
@@ -192,7 +197,13 @@ def test_a_damaged_image_in_a_zip_is_refused_by_name(tmp_path: Path, method: int
         tree.read(tree.entries[0])
 
 
-@pytest.mark.parametrize("name", ["../a/b/1.png", "/a/b/1.png", "a/../../1.png", "C:/b/1.png"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../a/b/1.png", "/a/b/1.png", "a/../../1.png", "C:/b/1.png"),
+        *("..\\a\\b\\1.png", "\\a\\b\\1.png", "a\\..\\..\\1.png", "C:\\b\\1.png"),
+    ],
+)
 def test_a_zip_that_reaches_outside_is_refused(tmp_path: Path, name: str) -> None:
     path = pack(tmp_path / "evil.zip", (*PATHS, name))
     with pytest.raises(DataError, match=r"evil\.zip: the entry '.*' points outside the zip"):
@@ -210,3 +221,45 @@ def test_a_file_that_went_away_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "a/cat/10.jpg").unlink()
     with pytest.raises(DataError, match=r"a/cat/10\.jpg cannot be read \(No such file"):
         tree.read(tree.entries[0])
+
+
+def test_folders_in_a_zip_of_windows_are_no_files(tmp_path: Path) -> None:
+    tree = scan(pack(tmp_path / "all.zip", ("a\\dog\\1.png", "a\\dog\\", "a\\.x\\1.png")))
+    assert [entry.path for entry in tree.entries] == ["a/dog/1.png"]
+    assert tree.others == ()
+
+
+def test_a_zip_without_its_domain_is_told_that_its_own_name_is_not_read(tmp_path: Path) -> None:
+    pack(tmp_path / "photo.zip", ("dog/1.png",))
+    wanted = (
+        r"images lie at dog/1\.png of photo\.zip, but domain/class/image is expected, .* into a folder "
+        r"named after their domain, and that folder into the zip, whose own name is not read$"
+    )
+    with pytest.raises(DataError, match=wanted):
+        scan(tmp_path)
+
+
+def test_what_lies_beside_a_wrapped_tree_is_told_without_the_wrapping(tmp_path: Path) -> None:
+    fill(tmp_path / "data" / "kfold", (*PATHS, "a/dog/deep/1.png", "notes.txt"))
+    (tmp_path / "data" / "kfold" / "a" / "horse").mkdir()
+    tree = scan(tmp_path)
+    assert tree.others == ("a/dog/deep/1.png", "a/horse/", "notes.txt")
+
+
+def test_folders_around_several_trees_are_not_taken_away(tmp_path: Path) -> None:
+    for tree in ("one", "other"):
+        fill(tmp_path / "data" / tree, PATHS)
+    with pytest.raises(DataError, match=r"images lie at data/(one|other)/.*, but domain/class"):
+        scan(tmp_path)
+
+
+def test_the_key_of_names_that_are_no_text_changes_with_them(tmp_path: Path) -> None:
+    fill(tmp_path, PATHS)
+    keys = {scan(tmp_path).key()}
+    for name in (b"\xe9.png", b"\xe8.png"):
+        odd = tmp_path / "a" / "dog" / os.fsdecode(name)
+        odd.write_text("odd")
+        os.utime(odd, ns=(1, 1))
+        keys.add(scan(tmp_path).key())
+        odd.unlink()
+    assert len(keys) == 3

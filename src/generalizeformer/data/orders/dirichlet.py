@@ -57,12 +57,18 @@ def _chunks(
     classes: list[Indices], draws: np.random.Generator, config: Config
 ) -> list[list[Indices]]:
     """For every chunk, its pieces of single classes."""
+    total = sum(map(len, classes))
+    if total < config.minimum * len(classes):
+        raise DataError(
+            f"dirichlet: {total} images cannot make {len(classes)} chunks, one for each class, of at least "
+            f"{config.minimum}; lower minimum to {total // len(classes)} or less, nothing else helps"
+        )
     for _ in range(REDRAWS):
         chunks = _drawn(classes, draws, config.beta)
         if chunks and min(len(joined(chunk)) for chunk in chunks) >= config.minimum:
             return chunks
     raise DataError(
-        f"dirichlet: {sum(map(len, classes))} images of {len(classes)} classes gave no {len(classes)} chunks of at "
+        f"dirichlet: {total} images of {len(classes)} classes gave no {len(classes)} chunks of at "
         f"least {config.minimum} in {REDRAWS:,} draws; lower minimum or raise beta"
     )
 

@@ -22,6 +22,8 @@ class Config:
     def __post_init__(self) -> None:
         check("recurring", "visits", self.visits, self.visits >= 1, "at least 1")
         check("recurring", "per_visit", self.per_visit, self.per_visit >= 1, "at least 1")
+        total = self.visits * self.per_visit
+        check("recurring", "visits x per_visit", total, total >= 1, "at least 1")
 
 
 def arrange(

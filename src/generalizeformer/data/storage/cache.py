@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -58,7 +59,7 @@ def location(tree: Tree, recipe: Recipe, folder: Path | str | None = None) -> Pa
     """The folder of one cache: one for every root and recipe."""
     is_remote = tree.root.startswith(hub.PREFIX)
     root = tree.root if is_remote else os.path.realpath(tree.root)
-    digest = hashlib.sha256(root.encode()).hexdigest()[:10]
+    digest = hashlib.sha256(root.encode("utf-8", "surrogateescape")).hexdigest()[:10]
     name = f"{recipe.name}-{recipe.size}-{recipe.how}-{recipe.channels}-{digest}"
     return Path(folder or default_folder()) / name
 
@@ -82,10 +83,9 @@ def prepare(
                 if not cache.is_ready():  # who held the lock may have done the work
                     cache.fill(report)
         except OSError as error:
-            gigabytes = cache.bytes / 1e9
             raise DataError(
                 f"{cache.place}: cannot write the decoded images ({error.strerror or error}); they "
-                f"take {gigabytes:.1f} GB, so make room or set {VARIABLE} to another folder"
+                f"take {_amount(cache.bytes)}, so make room or set {VARIABLE} to another folder"
             ) from None
     return cache.mapped()
 
@@ -184,8 +184,15 @@ class _Cache:
 
     def _begin(self) -> set[int]:
         self.journal.unlink(missing_ok=True)
-        with self.partial.open("wb") as file:
-            _reserve(file.fileno(), self.bytes)
+        self.partial.unlink(missing_ok=True)  # its room is free again before room is asked for
+        if self.bytes > shutil.disk_usage(self.place).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        try:
+            with self.partial.open("wb") as file:
+                _reserve(file.fileno(), self.bytes)
+        except BaseException:  # what was taken until then would fill the disk for nothing
+            self.partial.unlink(missing_ok=True)
+            raise
         write_text(self.journal, f"{self.key}\n")
         return set()
 
@@ -196,6 +203,11 @@ class _Cache:
         about = {"key": self.key, "root": self.tree.root, "images": len(self.tree.entries)}
         write_text(self.index, json.dumps(about, indent=1) + "\n")
         self.journal.unlink(missing_ok=True)
+
+
+def _amount(size: int) -> str:
+    """Bytes in words."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _reserve(file: int, size: int) -> None:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from generalizeformer.data.storage import comparison
 from generalizeformer.data.storage.findings import Finding, Findings, Kind
 from generalizeformer.data.storage.published import Defect, Published
-from generalizeformer.data.storage.trees import Entry, Tree
+from generalizeformer.data.storage.trees import DEPTH, Entry, Tree
 from generalizeformer.errors import UserError
 from generalizeformer.imaging.files import ENDINGS, complete, decode
 
@@ -28,11 +28,14 @@ def check(tree: Tree, published: Published | None, report: Report) -> Findings:
     unread, digests = _looked_at(tree, report)
     alike, named = list(_identical(tree.entries, digests)), list(_namesakes(tree.entries, digests))
     inside, outside = _strays(tree, published)
+    empty = {finding.where for finding in inside if finding.kind == "empty"}
     if published is None:  # names of one's own files may well be the numbers of a camera
-        faults = [*comparison.unequal(counts), *inside, *unread, *alike]
+        missing = [fault for fault in comparison.unequal(counts) if fault.where not in empty]
+        faults = [*missing, *inside, *unread, *alike]
         return Findings(counts=counts, faults=tuple(faults), notes=(*outside, *named))
     version = comparison.nearest(counts, published)
-    faults = [*comparison.structure(counts, published), *inside]
+    missing = [f for f in comparison.structure(counts, published) if f.where not in empty]
+    faults = [*missing, *inside]
     faults += comparison.wrong_counts(counts, published, version)
     return Findings(
         counts=counts,
@@ -136,6 +139,11 @@ def _strays(tree: Tree, published: Published | None) -> tuple[list[Finding], lis
     inside: list[Finding] = []
     outside: list[Finding] = []
     for path in tree.others:
+        if path.endswith("/"):
+            what = "a folder without images; fill it or take it away"
+            finding = Finding(kind="empty", where=path[:-1], what=what)
+            (inside if path.count("/") < DEPTH else outside).append(finding)
+            continue
         image = path.lower().endswith(ENDINGS)
         what = "an image that is not at domain/class/name" if image else "not an image"
         finding = Finding(kind="misplaced", where=path, what=f"{what}; move it or take it away")
@@ -150,18 +158,34 @@ def _known(tree: Tree, published: Published) -> Iterator[Finding]:
         stems = (entry.stem for entry in tree.entries)
         there = tuple(stem for stem in stems if _names(defect.files, stem))
         if there or not defect.files:
-            where = comparison.listed(there)
+            # A pattern stands for itself: it may fit thousands of files.
+            named = there if defect.files == defect.exact else defect.files
+            where = comparison.listed(named)
             yield Finding(kind="known defect", where=where, what=defect.what, files=there)
 
 
 def _not_known(findings: Iterable[Finding], defects: Sequence[Defect]) -> list[Finding]:
-    return [f for f in findings if not any(_explains(defect, f) for defect in defects)]
+    left = list(findings)
+    for defect in defects:
+        left = list(_beyond(defect, left))
+    return left
+
+
+def _beyond(defect: Defect, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """What a defect does not excuse: other findings, and more of its own than are published."""
+    excused = 0
+    for finding in findings:
+        if _explains(defect, finding) and (defect.count is None or excused < defect.count):
+            excused += 1
+        else:
+            yield finding
 
 
 def _explains(defect: Defect, finding: Finding) -> bool:
-    """Whether a finding is that defect. A pattern stands for copies; what is broken has to be named."""
-    single = finding.kind in ("unreadable", "truncated")
-    files = [file for file in defect.files if not (single and "*" in file)]
+    """Whether a finding may be that defect. Without kinds only images that are named in full are excused."""
+    if defect.kinds is not None and finding.kind not in defect.kinds:
+        return False
+    files = defect.exact if defect.kinds is None else defect.files
     return all(_names(files, stem) for stem in finding.files)
 
 

@@ -47,20 +47,20 @@ def unequal(counts: Counts) -> Iterator[Finding]:
 
 def nearest(counts: Counts, published: Published) -> Mapping[str, int]:
     """The total of every domain, in the published version that comes nearest."""
-    return min(_versions(published), key=lambda totals: _distance(counts, totals), default={})
+    return min(versions(published), key=lambda totals: _distance(counts, totals), default={})
 
 
 def version_sentence(counts: Counts, published: Published) -> str:
     """Which version it is, where several were given out."""
-    versions, near = _versions(published), nearest(counts, published)
-    if len(versions) < 2:
+    every, near = versions(published), nearest(counts, published)
+    if len(every) < 2:
         return ""
-    sizes = listed([f"{sum(version.values()):,}" for version in versions])
+    sizes = listed([f"{sum(version.values()):,}" for version in every])
     this = "this is" if _distance(counts, near) == 0 else "this is nearest to"
     return f"versions of {sizes} images are published; {this} that of {sum(near.values()):,}"
 
 
-def _versions(published: Published) -> list[Mapping[str, int]]:
+def versions(published: Published) -> list[Mapping[str, int]]:
     """The total of every domain, for every version that was given out."""
     if published.totals:
         domains, totals = published.totals.keys(), published.totals.values()

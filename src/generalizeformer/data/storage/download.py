@@ -8,6 +8,7 @@ from pathlib import Path, PureWindowsPath
 from urllib.parse import urlsplit
 
 from generalizeformer import catalog
+from generalizeformer.data.datasets import DATASETS
 from generalizeformer.data.storage import fetching
 from generalizeformer.data.storage.archives import move_into_place, require_new, unpack
 from generalizeformer.data.storage.fetching import NetworkError, Report
@@ -15,7 +16,6 @@ from generalizeformer.data.storage.published import Published
 from generalizeformer.data.storage.trees import Entry
 from generalizeformer.errors import DataError
 
-DATASETS = "generalizeformer.data.datasets"
 TORCHVISION = {"rotated_mnist": "MNIST", "rotated_fashion_mnist": "FashionMNIST"}
 NOTHING = {
     "digits": "digits: nothing to download, the digits come with the package",
@@ -41,6 +41,12 @@ def download(name: str, root: Path, report: Report | None = None) -> str:
             archive_folder(root).rmdir()  # where nothing has arrived yet
         by_hand = f"{published.obtain.rstrip('.')}; the layout is {published.layout}"
         raise DataError(f"{name}: {error}; to place the files by hand: {by_hand}") from None
+
+
+def is_fetchable(name: str, published: Published) -> bool:
+    """Whether `download` has a way to the files; others only a person may get."""
+    ways = published.hub or published.drive or published.addresses
+    return bool(ways) or name in TORCHVISION
 
 
 def archive_folder(root: Path) -> Path:

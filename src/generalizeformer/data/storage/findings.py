@@ -11,6 +11,7 @@ Kind = Literal[
     "unknown class",
     "wrong count",
     "misplaced",
+    "empty",
     "unreadable",
     "truncated",
     "duplicate",

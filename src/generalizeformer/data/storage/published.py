@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from generalizeformer.data.storage.findings import Kind
+
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
@@ -12,6 +14,13 @@ class Defect:
         str, ...
     ]  # domain/class/name without ending; fnmatch patterns, where only a part is known
     what: str
+    kinds: tuple[Kind, ...] | None = None  # what it excuses; None: all, for exact names
+    count: int | None = None  # how many of them at most, where names are patterns
+
+    @property
+    def exact(self) -> tuple[str, ...]:
+        """The files that are named in full."""
+        return tuple(file for file in self.files if "*" not in file)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,11 @@ class FilePlace:
 
     def __str__(self) -> str:
         return self.path
+
+    @property
+    def is_broken_link(self) -> bool:
+        """Whether it points to what is not there."""
+        return os.path.islink(self.path) and not os.path.exists(self.path)
 
     def read(self) -> bytes:
         """The whole file."""
@@ -66,13 +71,18 @@ class Tree:
 
     root: str
     entries: tuple[Entry, ...]
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # paths of files; those of empty folders end in a slash
 
     def read(self, entry: Entry) -> bytes:
         """The bytes of one image. Any number of threads may read at once."""
         try:
             return entry.place.read()
         except OSError as error:
+            if isinstance(entry.place, FilePlace) and entry.place.is_broken_link:
+                raise DataError(
+                    f"{self.root}: {entry.path} is a link to nothing; bring back what it points to, "
+                    "or take the link away"
+                ) from None
             raise DataError(
                 f"{self.root}: {entry.path} cannot be read ({error.strerror or error}); "
                 "it was there when the folder was searched, so check the disk and try again"
@@ -81,7 +91,8 @@ class Tree:
     def key(self) -> str:
         """A digest of all paths, sizes and stamps: another key, other images."""
         lines = (f"{entry.path}\t{entry.size}\t{entry.stamp}\n" for entry in self.entries)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        # Names of files need not be text; what is none is kept as it is.
+        return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
     @cached_property
     def domains(self) -> tuple[str, ...]:
@@ -108,7 +119,7 @@ class Tree:
 class Found:
     """A file at any depth, before it is known what its folders mean."""
 
-    parts: tuple[str, ...]
+    parts: tuple[str, ...]  # the last is empty where nothing is in a folder
     size: int
     stamp: str
     place: Place
@@ -121,18 +132,20 @@ class Found:
 
 def scan(root: Path | str, folders: Mapping[str, str] = {}) -> Tree:
     """The tree below a root; `folders` gives other names of domain folders and what they stand for."""
-    found = _everything(str(root))
-    images = _unwrapped([file for file in found if file.is_image])
-    entries = [_entry(file, folders) for file in images if len(file.parts) == DEPTH]
-    if not entries:
-        raise DataError(_nothing(str(root), images))
+    found = everything(str(root))
+    files = _unwrapped(found)
+    placed = [file for file in files if file.is_image and len(file.parts) == DEPTH]
+    if not placed:
+        raise DataError(_nothing(str(root), [file for file in found if file.is_image]))
+    entries = [_entry(file, folders) for file in placed]
     _refuse_repeats(str(root), entries)
     entries.sort(key=lambda entry: (entry.domain, entry.label, entry.name))
-    rest = [f for f in found if not f.is_image] + [f for f in images if len(f.parts) != DEPTH]
+    rest = [file for file in files if not file.is_image or len(file.parts) != DEPTH]
     return Tree(str(root), tuple(entries), _worth_telling(rest))
 
 
-def _everything(root: str) -> list[Found]:
+def everything(root: str) -> list[Found]:
+    """Every file below a root but the hidden ones, and every empty folder."""
     if hub.is_table(root):
         return [Found(*row) for row in hub.rows(root)]
     if not os.path.exists(root):
@@ -155,8 +168,8 @@ def _inside(path: str, above: tuple[str, ...]) -> Iterator[Found]:
         raise DataError(f"{path}: a file, but not a zip; name a folder or a zip of images")
     elif len(above) < DEEPEST:
         with os.scandir(path) as inside:
-            for item in inside:
-                yield from _item(item, above)
+            found = [file for item in inside for file in _item(item, above)]
+        yield from found or [Found((*above, ""), 0, "", FilePlace(path))]
 
 
 def _item(item: os.DirEntry[str], above: tuple[str, ...]) -> Iterator[Found]:
@@ -172,14 +185,18 @@ def _item(item: os.DirEntry[str], above: tuple[str, ...]) -> Iterator[Found]:
         yield Found((*above, item.name), about.st_size, str(about.st_mtime_ns), place)
 
 
-def _unwrapped(images: list[Found]) -> list[Found]:
-    """The images without the one folder around all of them, if it keeps them from being in their places."""
-    deep = [file for file in images if len(file.parts) == DEPTH + 1]
-    outer = {file.parts[0] for file in deep}
-    if len(outer) != 1 or any(len(file.parts) == DEPTH for file in images):
-        return images
-    inner = [Found(f.parts[1:], f.size, f.stamp, f.place) for f in deep]
-    return inner + [file for file in images if len(file.parts) != DEPTH + 1]
+def _unwrapped(found: list[Found]) -> list[Found]:
+    """The files without the folders around all images, while those keep them from being in their places."""
+    while True:
+        depths = {len(file.parts) for file in found if file.is_image}
+        nearest = min((depth for depth in depths if depth >= DEPTH), default=DEPTH)
+        outer = {f.parts[0] for f in found if f.is_image and len(f.parts) == nearest}
+        if nearest == DEPTH or len(outer) != 1:
+            return found
+        found = [
+            replace(f, parts=f.parts[1:]) if len(f.parts) > 1 and f.parts[0] in outer else f
+            for f in found
+        ]
 
 
 def _entry(file: Found, folders: Mapping[str, str]) -> Entry:
@@ -191,10 +208,13 @@ def _nothing(root: str, images: list[Found]) -> str:
     """What to say of a root without a single image at its place."""
     if not images:
         return f"{root}: no images in it; images end in {', '.join(ENDINGS)}"
-    example = "/".join(images[0].parts)
+    example, place = "/".join(images[0].parts), images[0].place
+    packed = isinstance(place, zips.ZipPlace)
+    where = f"{example} of {os.path.basename(str(place))}" if packed else example
+    inside = ", and that folder into the zip, whose own name is not read" if packed else ""
     return (
-        f"{root}: images lie at {example}, but domain/class/image is expected, such as "
-        "photo/dog/1.jpg; put the class folders into a folder named after their domain"
+        f"{root}: images lie at {where}, but domain/class/image is expected, such as "
+        f"photo/dog/1.jpg; put the class folders into a folder named after their domain{inside}"
     )
 
 

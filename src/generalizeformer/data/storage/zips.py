@@ -48,14 +48,15 @@ def members(path: str) -> Iterator[tuple[str, int, str, ZipPlace]]:
     try:
         with zipfile.ZipFile(path) as opened:
             infos = opened.infolist()
-    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, OSError, NotImplementedError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path}: not a zip that can be read ({error}); get or make it again"
         ) from None
     for info in infos:
-        if not info.is_dir() and not _is_hidden(info.filename):
-            _check(path, info)
-            yield info.filename, info.file_size, f"{info.CRC:08x}", _place(path, info)
+        name = info.filename.replace("\\", "/")  # some programs of Windows write its own separator
+        if not name.endswith("/") and not _is_hidden(name):
+            _check(path, info, name)
+            yield name, info.file_size, f"{info.CRC:08x}", _place(path, info)
 
 
 def _place(path: str, info: zipfile.ZipInfo) -> ZipPlace:
@@ -68,8 +69,8 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") and part != ".." for part in name.split("/"))
 
 
-def _check(path: str, info: zipfile.ZipInfo) -> None:
-    parts = info.filename.replace("\\", "/").split("/")
+def _check(path: str, info: zipfile.ZipInfo, name: str) -> None:
+    parts = name.split("/")
     if parts[0] == "" or parts[0].endswith(":") or ".." in parts:
         raise DataError(
             f"{path}: the entry {info.filename!r} points outside the zip; do not trust this file"
