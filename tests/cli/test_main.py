@@ -292,7 +292,7 @@ def test_a_damaged_model_is_told(
         ("--order dirichlet --order-settings bta=1", "there is no setting 'bta'; the settings are"),
         ("--order dirichlet --order-settings beta=x", "setting beta: "),
         ("--order dirichlet --order-settings beta=0", "dirichlet: beta is 0.0; it must be above 0"),
-        ("--order dirichlet --order-settings minimum=50", "lower minimum or raise beta"),
+        ("--order dirichlet --order-settings minimum=50", "lower minimum to"),
         ("--no-single", "streams: none is left; leave out --no-single, or name several targets"),
     ],
 )

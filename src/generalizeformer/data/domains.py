@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
@@ -47,13 +48,12 @@ class Domain:
     @property
     def images(self) -> UInt8[Tensor, "n c h w"]:
         """All images at once. For a part of a large domain that is a copy: prefer `read`."""
-        return self.stored if self.rows is None else self.stored.index_select(0, self.rows)
+        return self.stored if self.rows is None else _gather(self.stored, self.rows)
 
     def read(self, indices: Int64[Tensor, " m"]) -> UInt8[Tensor, "m c h w"]:
         """The images at these places."""
         rows = indices if self.rows is None else self.rows[indices.to(self.rows.device)]
-        # Several times as fast as indexing where the images are a mapped file.
-        return self.stored.index_select(0, rows.to(self.stored.device))
+        return _gather(self.stored, rows.to(self.stored.device))
 
     def take(self, indices: Int64[Tensor, " m"]) -> "Domain":
         """The domain of these images only, in this order, under the same name. No pixel is copied."""
@@ -150,6 +150,15 @@ class DomainDataset:
             images[mine.to(images.device)] = domain.read(places)
             labels[mine.to(labels.device)] = domain.labels[places.to(labels.device)]
         return images, labels
+
+
+def _gather(
+    stored: UInt8[Tensor, "m c h w"], rows: Int64[Tensor, " n"]
+) -> UInt8[Tensor, "n c h w"]:
+    """A copy of these images. On a CPU by numpy: torch's threads get in each other's way where cores are shared."""
+    if stored.device.type == "cpu":
+        return torch.from_numpy(np.take(stored.numpy(), rows.numpy(), axis=0))
+    return stored.index_select(0, rows)
 
 
 def _check_names(dataset: DomainDataset) -> None:
