@@ -120,10 +120,12 @@ def model() -> GeneralizeFormer:
 
 
 def labels_of(dataset: DomainDataset) -> list[list[int]]:
-    """The labels of every batch, of the whole stream, and of every domain."""
-    batches = [batch.truth.labels.tolist() for batch in STREAM.batches(dataset)]
-    domains = [domain.labels.tolist() for domain in dataset.domains]
-    return [*batches, [label for batch in batches for label in batch], *domains]
+    """The labels of every batch, of whole streams, and of every domain."""
+    found = [domain.labels.tolist() for domain in dataset.domains]
+    for stream in (STREAM, *(Stream((name,), STREAM.batch_size, 0) for name in dataset.names)):
+        batches = [batch.truth.labels.tolist() for batch in stream.batches(dataset)]
+        found += [*batches, [label for batch in batches for label in batch]]
+    return found
 
 
 @pytest.fixture
@@ -132,12 +134,12 @@ def spied(
 ) -> Callable[[type[Spy]], Spy]:
     """Runs a spy as any method is run, from a thread whose stack does not hold this whole test session."""
 
-    def run(kind: type[Spy]) -> Spy:
+    def run(kind: type[Spy], sources: DomainDataset | None = None) -> Spy:
         spy = kind(model)
         monkeypatch.setattr(runner, "build_adapter", lambda *_: (spy, {}))
-        monkeypatch.setattr(kind, "truths", labels_of(dataset))
+        monkeypatch.setattr(kind, "truths", labels_of(dataset) + labels_of(sources or dataset))
         with ThreadPoolExecutor(1) as fresh:
-            fresh.submit(runner.run, model, dataset, "spy", STREAM, 0).result()
+            fresh.submit(runner.run, model, dataset, "spy", STREAM, 0, sources=sources).result()
         return spy
 
     return run
@@ -148,6 +150,17 @@ def test_a_method_that_looks_everywhere_finds_no_labels(
     kind: type[Spy], calls: int, spied: Callable[[type[Spy]], Spy]
 ) -> None:
     spy = spied(kind)
+    assert spy.calls == calls
+    assert spy.found == []
+
+
+@pytest.mark.parametrize(("kind", "calls"), [(Spy, 6 + 4 * 3), (GroupedSpy, 1 + 4)])
+def test_nor_does_it_when_it_is_asked_about_the_sources(
+    kind: type[Spy], calls: int, spied: Callable[..., Spy]
+) -> None:
+    # Of another length than the targets: groups of 7 are numbered as 7 images of each class are labelled.
+    sources = synthetic.build(synthetic.Config(domains=2, classes=3, per_class=6, size=8))
+    spy = spied(kind, sources)  # it stands for the plain source too, which answers before
     assert spy.calls == calls
     assert spy.found == []
 

@@ -19,11 +19,11 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     assert read(path) == records
 
 
-def test_records_written_before_orders_had_names_still_read(tmp_path: Path) -> None:
+def test_records_written_before_orders_and_sources_still_read(tmp_path: Path) -> None:
     path = tmp_path / "records.json"
     write(path, [record()])
     old = json.loads(path.read_text())
-    for name in ("order", "order_settings", "stream"):
+    for name in ("order", "order_settings", "stream", "sources_before", "sources_after"):
         del old[0][name]
     path.write_text(json.dumps(old))
     assert read(path) == [record()]

@@ -138,7 +138,7 @@ def test_a_record_says_which_stream_it_is_of() -> None:
     ("stream", "message"),
     [
         (Stream(("a@fgo:5",), 4, 0), "there is no change 'fgo'; did you mean 'fog'"),
-        (Stream(("a",), 4, 0, order="dirichlet"), "lower minimum or raise beta"),
+        (Stream(("a",), 4, 0, order="dirichlet"), "lower minimum"),
     ],
 )
 def test_a_stream_that_cannot_flow_is_told_before_the_first_method_runs(

@@ -31,6 +31,21 @@ def source() -> GeneralizeFormer:
     return model
 
 
+def taught() -> GeneralizeFormer:
+    """A model that has learned a little, so that its answers differ and are not all right."""
+    model, domain = source(), dataset()["a"]
+    images = model.card.preprocessing(domain.images)
+    model.backbone.classifier.weight.data.div_(20)
+    optimizer = torch.optim.Adam(model.backbone.parameters(), 0.02)
+    model.backbone.train()
+    for _ in range(12):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model.backbone(images), domain.labels).backward()
+        optimizer.step()
+    model.backbone.eval()
+    return model.eval()
+
+
 def record(**changes: Any) -> Record:
     defaults: dict[str, Any] = {
         "method": "source",

@@ -14,7 +14,7 @@ nothing is kept has the template 0, and so the logit 0, as in the reference.
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,12 @@ class Config:
             raise UserError(
                 f"t3a: supports is {self.supports}; give at least 1, or None to keep all"
             )
+
+
+GRID: tuple[dict[str, Any], ...] = tuple(
+    {"supports": supports} for supports in (100, 1, 5, 20, 50, None)
+)
+"""The reference's grid, to be searched on source data; our default first."""
 
 
 class T3A:

@@ -15,6 +15,7 @@ instead; those need no batch statistics.
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,12 @@ class Config:
             raise UserError(f"tent: betas are {self.betas}; give two numbers from 0 to below 1")
         if self.steps < 1:
             raise UserError(f"tent: steps is {self.steps}; give at least 1")
+
+
+GRID: tuple[dict[str, Any], ...] = tuple(
+    {"learning_rate": 1e-3 * factor, "steps": steps} for factor in (1, 0.1, 10) for steps in (1, 3)
+)
+"""T3A's grid for Tent (factors of the learning rate, times steps) around the reference's default, which is first."""
 
 
 class Tent:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from generalizeformer.benchmark.records import Record
-from generalizeformer.benchmark.tables import by_target, seed_means
+from generalizeformer.benchmark.records import ORACLE, Record
+from generalizeformer.benchmark.tables import batch_sizes, by_target, method_names, seed_means
 from generalizeformer.core.generalizeformer import Change
 from generalizeformer.errors import UserError
 
@@ -32,7 +32,7 @@ def accuracy_bars(records: Sequence[Record]) -> str:
     for number, method in enumerate(methods):
         places = [s + (number - (len(methods) - 1) / 2) * width for s in range(len(settings))]
         values = [seed_means(records, method, setting) for setting in settings]
-        heights = [sum(v) / len(v) if v else 0.0 for v in values]
+        heights = [_mean(v) for v in values]
         axes.bar(places, heights, width * 0.92, color=_colour(number), label=method)
         for place, seeds in zip(places, values, strict=True):
             axes.scatter([place] * len(seeds), seeds, s=7, color="black", zorder=3)
@@ -66,6 +66,24 @@ def target_lines(records: Sequence[Record], sources: dict[str, float], setting: 
     axes.set_xlabel("rotation, degrees")
     axes.set_ylabel("accuracy, %")
     axes.legend(frameon=False, fontsize=8)
+    return _svg(figure)
+
+
+def batch_lines(records: Sequence[Record]) -> str:
+    """Mean accuracy of every method over the batch sizes; oracles dashed."""
+    figure, axes = _axes(6.2, 3.2)
+    for number, method in enumerate(method_names(records)):
+        mine = [record for record in records if record.method == method]
+        sizes = batch_sizes(mine)
+        heights = [_mean([r.accuracy for r in mine if r.batch_size == size]) for size in sizes]
+        style = "o--" if method.endswith(ORACLE) else "o-"
+        axes.plot(sizes, heights, style, color=_colour(number), label=method)
+    axes.set_xscale("log")
+    axes.set_xticks(batch_sizes(records), map(str, batch_sizes(records)))
+    axes.minorticks_off()
+    axes.set_xlabel("images per batch")
+    axes.set_ylabel("accuracy, %")
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return _svg(figure)
 
 
@@ -105,9 +123,11 @@ def image_rows(rows: dict[str, UInt8[Tensor, "n c h w"]]) -> str:
 
 
 def _names(records: Sequence[Record]) -> tuple[list[str], list[str]]:
-    return list(dict.fromkeys(r.method for r in records)), list(
-        dict.fromkeys(r.setting for r in records)
-    )
+    return method_names(records), list(dict.fromkeys(r.setting for r in records))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _colour(number: int) -> str:

@@ -9,7 +9,14 @@ from torch import Tensor
 from generalizeformer.benchmark import figures
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section, write_page
-from generalizeformer.benchmark.tables import accuracy_table
+from generalizeformer.benchmark.summary import choices_table
+from generalizeformer.benchmark.tables import (
+    accuracy_table,
+    batch_sizes,
+    gain_table,
+    sources_table,
+    target_table,
+)
 from generalizeformer.core.generalizeformer import Change
 
 ABOUT_DEMO = (
@@ -27,6 +34,20 @@ ABOUT_CHANGE = (
     "at 45 degrees, which the network knows, would be ideal."
 )
 
+ABOUT_BENCHMARK = (
+    "Each domain is left out once: models learn from the others and then meet it as a stream of images without "
+    "labels. All methods of a target start from the same source model."
+)
+ABOUT_CHOICES = (
+    "Chosen for every target, seed and batch size on the source domains' validation images alone, by the "
+    "accuracy after adaptation; ties go to the earlier one, the default being the first. In brackets: how often each "
+    "was chosen."
+)
+ABOUT_SOURCES = (
+    "Accuracy on the source domains' validation images once the target stream is over, percent: what a method has "
+    "forgotten. The source model's own row is that before the stream."
+)
+
 
 def evaluation_page(path: Path, title: str, records: Sequence[Record]) -> None:
     """Accuracy of every method in every setting, as a table and as bars."""
@@ -40,6 +61,39 @@ def evaluation_page(path: Path, title: str, records: Sequence[Record]) -> None:
         "Every method starts from the same source model and sees images only.",
         sections,
         _settings(records),
+    )
+
+
+def benchmark_page(path: Path, title: str, records: Sequence[Record]) -> None:
+    """A leave-one-domain-out benchmark: every target, gains, batch sizes, forgetting, and the settings chosen."""
+    targets = [
+        Section(
+            f"Accuracy in batches of {size}",
+            "Percent, mean ± spread over trainings.",
+            target_table(records, size, ""),
+        )
+        for size in batch_sizes(records)
+    ]
+    sections = [
+        *targets,
+        Section("The same as a picture", picture=figures.accuracy_bars(records)),
+        Section("Gain over the source model", "Percentage points.", gain_table(records, "")),
+        Section("Accuracy by batch size", picture=figures.batch_lines(records)),
+        Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),
+        Section("Settings", ABOUT_CHOICES, choices_table(records, "")),
+    ]
+    seeds = len({record.run_seed for record in records})
+    write_page(path, title, ABOUT_BENCHMARK, sections, f"{_oracles(records)} Trainings: {seeds}.")
+
+
+def _oracles(records: Sequence[Record]) -> str:
+    """Which numbers are not results of a method that could be used."""
+    named = dict.fromkeys(record.method for record in records if record.is_oracle)
+    if not named:
+        return "No number here is an oracle's."
+    return (
+        f"Oracles: {', '.join(named)}. Their settings were picked with the target's labels, which nobody has: an "
+        "upper bound, and never marked as the best."
     )
 
 

@@ -10,6 +10,8 @@ from generalizeformer.config import from_dict
 from generalizeformer.data.streams import PLAIN, order_words
 from generalizeformer.errors import DataError
 
+ORACLE = "_oracle"  # ends the name of a method whose settings were picked with the target's labels
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -28,6 +30,14 @@ class Record:
     order: str = PLAIN  # of arrival
     order_settings: dict[str, Any] = field(default_factory=dict)
     stream: str = ""  # the stream's key; older records have none
+    # Percent on source validation images, by domain: the plain source model's, and the method's after the stream.
+    sources_before: dict[str, float] = field(default_factory=dict)
+    sources_after: dict[str, float] = field(default_factory=dict)  # empty where not measured
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether labels of the target had a part in this number, so that no method may claim it."""
+        return self.method.endswith(ORACLE)
 
     @property
     def setting(self) -> str:

@@ -1,10 +1,13 @@
 """Records → rows. Pure: the same records give the same table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.records import ORACLE, Record
+
+Values = Mapping[tuple[str, str], list[float]]
+"""By method and column, one number for each training seed."""
 
 
 @dataclass(frozen=True)
@@ -19,26 +22,62 @@ class Table:
 
 def accuracy_table(records: Sequence[Record], title: str) -> Table:
     """Methods down, settings across; mean over targets, then mean ± spread over training seeds."""
-    methods = list(dict.fromkeys(record.method for record in records))
-    settings = list(dict.fromkeys(record.setting for record in records))
+    methods, settings = method_names(records), list(dict.fromkeys(r.setting for r in records))
     values = {(m, s): seed_means(records, m, s) for m in methods for s in settings}
-    rows = tuple(
-        (method, *(_cell(values[method, s]) for s in settings), _milliseconds(records, method))
-        for method in methods
-    )
-    best = tuple(
-        (row, column)
-        for column, setting in enumerate(settings, start=1)
-        for row in _highest([values[method, setting] for method in methods])
-    )
-    return Table(title, ("method", *settings, "ms / image"), rows, best)
+    table = _table(title, methods, settings, values)
+    times = [_milliseconds(records, method) for method in methods]
+    rows = tuple((*row, time) for row, time in zip(table.rows, times, strict=True))
+    return Table(title, (*table.columns, "ms / image"), rows, table.best)
+
+
+def target_table(records: Sequence[Record], batch_size: int, title: str) -> Table:
+    """Methods down, targets across and their mean; mean ± spread over training seeds, in one batch size."""
+    mine = [r for r in records if r.batch_size == batch_size and len(r.targets) == 1]
+    methods, targets = method_names(mine), list(dict.fromkeys(r.targets[0] for r in mine))
+    values = {}
+    for method in methods:
+        own = [r for r in mine if r.method == method]
+        for target in targets:
+            values[method, target] = [r.accuracy for r in own if r.targets == (target,)]
+        values[method, "mean"] = _by_seed(own, lambda r: r.accuracy)
+    return _table(title, methods, [*targets, "mean"], values)
+
+
+def gain_table(records: Sequence[Record], title: str) -> Table:
+    """Methods down, batch sizes across: what each gains over the plain source on the same stream."""
+    plain = {(r.stream, r.run_seed): r.accuracy for r in records if r.method == "source"}
+
+    def gain(record: Record) -> float | None:
+        source = plain.get((record.stream, record.run_seed))
+        return None if source is None else record.accuracy - source
+
+    others = [r for r in records if r.method != "source"]
+    return _by_batch_size(others, title, gain, signed=True)
+
+
+def sources_table(records: Sequence[Record], title: str) -> Table:
+    """Methods down, batch sizes across: accuracy on the source domains after the target stream."""
+
+    def after(record: Record) -> float | None:
+        return mean(record.sources_after.values()) if record.sources_after else None
+
+    return _by_batch_size(records, title, after)
+
+
+def method_names(records: Iterable[Record]) -> list[str]:
+    """The methods of the records, in their order, oracles last."""
+    return sorted(dict.fromkeys(r.method for r in records), key=lambda m: m.endswith(ORACLE))
+
+
+def batch_sizes(records: Iterable[Record]) -> list[int]:
+    """The batch sizes of the records, the smallest first."""
+    return sorted({r.batch_size for r in records})
 
 
 def seed_means(records: Sequence[Record], method: str, setting: str) -> list[float]:
     """For each training seed, the mean accuracy over the setting's streams."""
     mine = [r for r in records if r.method == method and r.setting == setting]
-    seeds = sorted({r.run_seed for r in mine})
-    return [mean(r.accuracy for r in mine if r.run_seed == seed) for seed in seeds]
+    return _by_seed(mine, lambda record: record.accuracy)
 
 
 def by_target(records: Sequence[Record], method: str, setting: str) -> dict[str, float]:
@@ -48,16 +87,58 @@ def by_target(records: Sequence[Record], method: str, setting: str) -> dict[str,
     return {t: mean(r.by_target[t] for r in mine if t in r.by_target) for t in targets}
 
 
-def _highest(values: list[list[float]]) -> list[int]:
+def _by_batch_size(
+    records: Sequence[Record],
+    title: str,
+    value: Callable[[Record], float | None],
+    signed: bool = False,
+) -> Table:
+    methods, sizes = method_names(records), batch_sizes(records)
+    values = {
+        (m, f"batches of {s}"): _by_seed(
+            [r for r in records if r.method == m and r.batch_size == s], value
+        )
+        for m in methods
+        for s in sizes
+    }
+    return _table(title, methods, [f"batches of {size}" for size in sizes], values, signed)
+
+
+def _by_seed(records: Sequence[Record], value: Callable[[Record], float | None]) -> list[float]:
+    """For each training seed, the mean over its records that have the value."""
+    found: dict[int, list[float]] = {}
+    for record in sorted(records, key=lambda record: record.run_seed):
+        number = value(record)
+        if number is not None:
+            found.setdefault(record.run_seed, []).append(number)
+    return [mean(numbers) for numbers in found.values()]
+
+
+def _table(
+    title: str, methods: list[str], heads: list[str], values: Values, signed: bool = False
+) -> Table:
+    """The best of a column is marked; an oracle is never the best, as labels picked it."""
+    rows = tuple((m, *(_cell(values[m, head], signed) for head in heads)) for m in methods)
+    honest = [row for row, method in enumerate(methods) if not method.endswith(ORACLE)]
+    best = tuple(
+        (row, column)
+        for column, head in enumerate(heads, start=1)
+        for row in _highest({row: values[methods[row], head] for row in honest})
+    )
+    return Table(title, ("method", *heads), rows, best)
+
+
+def _highest(values: Mapping[int, list[float]]) -> list[int]:
     """The rows with the highest mean, as printed: two that read the same are equally good."""
-    printed = [round(mean(seeds), 1) if seeds else float("-inf") for seeds in values]
-    return [row for row, value in enumerate(printed) if value == max(printed)]
+    printed = {row: round(mean(v), 1) if v else float("-inf") for row, v in values.items()}
+    return [row for row, value in printed.items() if value == max(printed.values())]
 
 
-def _cell(values: list[float]) -> str:
+def _cell(values: list[float], signed: bool = False) -> str:
     if not values:
         return "–"
-    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return (f"{mean(values):+.1f}" if signed else f"{mean(values):.1f}") + spread
 
 
 def _milliseconds(records: Sequence[Record], method: str) -> str:

@@ -8,6 +8,7 @@ import tyro
 
 from generalizeformer import __version__
 from generalizeformer.cli import data
+from generalizeformer.cli.benchmark import benchmark
 from generalizeformer.cli.demo import demo
 from generalizeformer.cli.evaluate import evaluate
 from generalizeformer.cli.info import info
@@ -19,6 +20,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
     "evaluate": evaluate,
+    "benchmark": benchmark,
     "predict": predict,
     "info": info,
     "data": data.data,

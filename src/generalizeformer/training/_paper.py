@@ -1,6 +1,9 @@
 """The paper's training by name. What its text leaves open is in docs/decisions.md."""
 
+from dataclasses import replace
+
 from generalizeformer.core.generalizeformer import PAPER
+from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._recipe import Recipe
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.meta import Config as MetaConfig
@@ -28,3 +31,11 @@ PAPER_RECIPE = Recipe(
     ),
 )
 """Joint episodes, the literal φ, plain Adam with a constant learning rate."""
+
+PAPER_PHI = replace(
+    PAPER_RECIPE,
+    episodes="looks",
+    # Looks without strength, in no step: the one model meets its own domains in turn, in validation too.
+    meta=replace(PAPER_RECIPE.meta, looks=Looks(strength=0.0), look_share=0.0),
+)
+"""The paper's φ on a backbone that is trained before it, so that it can be the one that other methods start from."""

@@ -109,8 +109,8 @@ class _Run:
         card: Card,
         folder: Path,
         fabric: Fabric,
-        report: Report | None,
-        backbones: Path | None,
+        report: Report | None = None,
+        backbones: Path | None = None,
     ) -> None:
         self.sources, self.backbones = sources, backbones
         self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing

@@ -1,0 +1,65 @@
+"""Settings of methods chosen without labels of the target, and, marked as such, with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from generalizeformer import catalog
+from generalizeformer.benchmark.records import ORACLE, Record
+from generalizeformer.benchmark.runner import ADAPTERS, run
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.data.streams import Stream
+from generalizeformer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings that did best, how well they did, and how well every entry of the grid did, in its order."""
+
+    settings: dict[str, Any]
+    score: float  # percent, mean over the source validation domains
+    scores: tuple[float, ...]
+
+
+def grid(method: str) -> tuple[dict[str, Any], ...]:
+    """The settings that a method is searched over; its defaults alone where its file has no GRID."""
+    entries: tuple[dict[str, Any], ...] = getattr(catalog.load(ADAPTERS, method), "GRID", ({},))
+    return entries
+
+
+def choose(
+    source: GeneralizeFormer,
+    validation: DomainDataset,
+    method: str,
+    batch_size: int,
+    seed: int,
+    limit: int | None = None,
+) -> Choice:
+    """The settings that do best on source validation domains, each met as a target of its own.
+
+    Training-domain validation (Gulrajani & Lopez-Paz, 2021) with the accuracy after adaptation, as in T3A's
+    protocol. Ties go to the earlier entry. `limit`: images of each domain; None: all.
+    """
+    streams = [Stream((name,), batch_size, seed, limit) for name in validation.names]
+
+    def score(settings: dict[str, Any]) -> float:
+        given = {method: settings}
+        found = [run(source, validation, method, s, seed, given).accuracy for s in streams]
+        return sum(found) / len(found)
+
+    entries = grid(method)
+    scores = tuple(score(settings) for settings in entries)
+    best = scores.index(max(scores))  # index finds the first
+    return Choice(entries[best], scores[best], scores)
+
+
+def best_in_hindsight(candidates: Sequence[Record]) -> Record:
+    """The record of the settings that turned out best on the target: an oracle, and its name says so."""
+    if len({(r.method, r.stream, r.run_seed) for r in candidates}) != 1:
+        raise DataError(
+            f"hindsight: got {len(candidates)} records of different methods, streams or trainings, or none; give "
+            "those of one method on one stream"
+        )
+    best = max(candidates, key=lambda record: record.accuracy)  # max finds the first
+    return replace(best, method=f"{best.method}{ORACLE}")

@@ -1,0 +1,153 @@
+"""Cells: names, keys, what a benchmark is made of, and cells as files."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generalizeformer.benchmark import store
+from generalizeformer.benchmark.cells import Cell, recipes
+from generalizeformer.core.generalizeformer import PAPER as PAPER_MODEL
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.errors import UserError
+from generalizeformer.imaging.augmentation import recipe as augmentation
+from generalizeformer.training._paper import PAPER_PHI, PAPER_RECIPE
+
+from .lab import MAIN, PAPER, cells, domains
+from .toys import record
+
+CELL = cells()[0]
+CHANGES: dict[str, Any] = {
+    "dataset": "other",
+    "target": "b",
+    "seed": 1,
+    "training": "generalizeformer_paper",
+    "recipe": CELL.recipe | {"stay": 0.5},
+    "backbone": "digits",
+    "pretrained": True,
+    "preprocessing": Preprocessing(size=8),
+    "batch_sizes": (4, 8),
+    "limit": 5,
+    "selection_limit": 5,
+    "protocol": "outer",
+    "dataset_settings": {"drop_error": "true"},
+    "precision": "bf16-mixed",
+}
+
+
+def test_every_setting_of_a_cell_is_in_its_key() -> None:
+    assert CHANGES.keys() == asdict(CELL).keys()
+    keys = {replace(CELL, **{name: value}).key() for name, value in CHANGES.items()}
+    assert len(keys | {CELL.key()}) == len(CHANGES) + 1
+    assert cells()[0].key() == CELL.key()
+
+
+def test_a_model_is_kept_when_only_its_evaluation_changes() -> None:
+    same = {n for n, v in CHANGES.items() if replace(CELL, **{n: v}).model_name == CELL.model_name}
+    assert same == {"batch_sizes", "limit", "selection_limit"}
+
+
+def test_names_are_readable_file_names() -> None:
+    assert CELL.name == "a-seed-0-generalizeformer"
+    odd = replace(CELL, target="../a b/ü")
+    assert odd.name == "..%2Fa%20b%2F%C3%BC-seed-0-generalizeformer"
+    assert odd.model_name.startswith(f"{odd.name}-")
+
+
+def test_a_benchmark_is_every_seed_target_and_training_once() -> None:
+    both = ("generalizeformer", "generalizeformer_paper")
+    made = cells(seeds=(3, 1, 3), targets=("c", "a"), trainings=both)
+    assert [(c.seed, c.target, c.training) for c in made] == [
+        (seed, target, training) for seed in (3, 1) for target in ("c", "a") for training in both
+    ]
+    assert all(cell.full_recipe().seed == cell.seed for cell in made)
+    assert len({cell.name for cell in made}) == len(made)
+    assert [cell.target for cell in cells(targets=())] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": ()}, "seeds: none was given; give at least one, such as 0"),
+        ({"batch_sizes": ()}, "batch sizes: none was given; give at least one, such as 20"),
+        ({"trainings": ()}, "trainings: none was given; .* such as generalizeformer"),
+        (
+            {"trainings": ("erm",)},
+            "trainings: there is no 'erm'; choose from: generalizeformer, generalizeformer_paper",
+        ),
+        ({"targets": ("z",)}, "synthetic: there is no domain 'z'; it has: a, b, c"),
+        (
+            {"domains": domains(1), "targets": ()},
+            r"synthetic: it has one domain \('a'\), and leaving it out leaves nothing to learn from; give",
+        ),
+        ({"domains": domains(2)}, r"one source domain \('b'\) cannot play source and target"),
+    ],
+)
+def test_what_cannot_run_is_one_clear_line(changes: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        cells(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_both_trainings_are_on_the_same_backbones() -> None:
+    both = recipes(
+        replace(
+            MAIN,
+            division="domainbed",
+            validation=0.3,
+            meta=replace(MAIN.meta, augmentation=augmentation("domainbed")),
+        ),
+        PAPER,
+    )
+    ours, paper = both["generalizeformer"], both["generalizeformer_paper"]
+    for name in ("erm", "validation", "division", "seed"):
+        assert getattr(ours, name) == getattr(paper, name)
+    assert paper.meta.augmentation == ours.meta.augmentation
+    assert paper.model == PAPER.model
+
+
+def test_a_backbone_that_is_trained_with_the_generator_is_refused() -> None:
+    with pytest.raises(UserError, match=r"episodes are 'joint', .*; use held-out or looks"):
+        recipes(replace(MAIN, episodes="joint"))
+
+
+def test_the_papers_generator_learns_as_the_paper_says_on_its_own_domains_as_they_are() -> None:
+    assert (PAPER_PHI.model, PAPER_PHI.episodes) == (PAPER_MODEL, "looks")
+    assert PAPER_PHI.meta.look_share == 0
+    assert PAPER_PHI.meta.looks is not None
+    assert PAPER_PHI.meta.looks.strength == 0  # nor are looks validated on
+    ours = replace(PAPER_PHI.meta, looks=None, look_share=PAPER_RECIPE.meta.look_share)
+    assert ours == PAPER_RECIPE.meta
+
+
+def finished(cell: Cell) -> store.Finished:
+    records = (record(settings={"betas": [0.9, 0.99]}), record(sources_after={"b": 1.5}))
+    return store.Finished(cell=cell, records=records, seconds=1.0, device="cpu", commit="abc")
+
+
+def test_a_finished_cell_comes_back_as_it_was(tmp_path: Path) -> None:
+    store.write(tmp_path, finished(CELL))
+    assert store.read(tmp_path, CELL) == finished(CELL)
+    content = json.loads((tmp_path / "cells" / f"{CELL.name}.json").read_text("utf-8"))
+    assert content.keys() == {"cell", "records", "commit", "seconds", "device"}
+
+
+@pytest.mark.parametrize("name", ["recipe", "batch_sizes", "limit", "preprocessing"])
+def test_a_cell_with_other_settings_is_not_finished(tmp_path: Path, name: str) -> None:
+    other = replace(CELL, **{name: CHANGES[name]})
+    store.write(tmp_path, finished(other))
+    assert store.place(tmp_path, other) == store.place(tmp_path, CELL)
+    assert store.read(tmp_path, CELL) is None
+    store.write(tmp_path, finished(CELL))
+    assert store.read(tmp_path, CELL) == finished(CELL)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"3", b'{"cell": {}}', b"\xff\xfe"])
+def test_what_cannot_be_read_is_not_finished(tmp_path: Path, content: bytes) -> None:
+    path = store.place(tmp_path, CELL)
+    assert store.read(tmp_path, CELL) is None
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert store.read(tmp_path, CELL) is None

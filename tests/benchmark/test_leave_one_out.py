@@ -1,0 +1,209 @@
+"""A whole leave-one-domain-out benchmark in small: what is trained, who sees what, and going on after a stop."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from generalizeformer.benchmark import leave_one_out, selection, store
+from generalizeformer.benchmark.leave_one_out import COMPARISONS, finish, run_cell
+from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.selection import grid
+from generalizeformer.data.splits import split_all
+from generalizeformer.data.streams import Stream
+from generalizeformer.training._start import fingerprint
+
+from .lab import MAIN, cells, domains, fabric
+
+BOTH = ("generalizeformer", "generalizeformer_paper")
+OURS = ["source", "alpha_bn", "tent", "t3a", "generalizeformer", "alpha_bn_oracle"]
+
+
+class Seen:
+    """What was run: the data, and the bits of the backbone it was run with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.selection: list[Any] = []
+        self.target: list[Any] = []
+        self.backbones: dict[str, set[str]] = {}
+        for module, seen in ((selection, self.selection), (leave_one_out, self.target)):
+            monkeypatch.setattr(module, "run", self.watched(module.run, seen))
+
+    def watched(self, run: Any, seen: list[Any]) -> Any:
+        def watching(model: Any, data: Any, method: str, *given: Any) -> Record:
+            seen.append((data, method, *given))
+            made: Record = run(model, data, method, *given)
+            bits = fingerprint(model.backbone.state_dict())
+            self.backbones.setdefault("+".join(model.card.sources), set()).add(bits)
+            return made
+
+        return watching
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two targets in both trainings, and what was seen meanwhile."""
+    folder, patch = tmp_path_factory.mktemp("benchmark"), pytest.MonkeyPatch()
+    seen, all_cells = Seen(patch), cells(targets=("a", "b"), trainings=BOTH, batch_sizes=(4, 3))
+    records = {cell.name: finish(cell, domains(), folder, fabric()) for cell in all_cells}
+    patch.undo()
+    return folder, all_cells, records, seen
+
+
+def without_time(records: Any) -> list[Record]:
+    return [replace(record, seconds=0.0) for record in records]
+
+
+def test_every_method_meets_the_whole_target_in_every_batch_size(made: Any) -> None:
+    _, all_cells, records, _ = made
+    for cell in all_cells:
+        named = OURS if cell.training == "generalizeformer" else ["generalizeformer_paper"]
+        mine = records[cell.name]
+        assert [(r.batch_size, r.method) for r in mine] == [(s, m) for s in (4, 3) for m in named]
+        for record in mine:
+            assert (record.targets, record.images) == ((cell.target,), 15)
+            assert record.stream == Stream((cell.target,), record.batch_size, cell.seed).key()
+            others = {"a", "b", "c"} - {cell.target}
+            assert record.sources_before.keys() == record.sources_after.keys() == others
+
+
+def test_the_selector_never_meets_the_target(made: Any) -> None:
+    _, _, _, seen = made
+    searched = {method for _, method, *_ in seen.selection}
+    assert searched == {"alpha_bn", "tent", "t3a"}
+    assert {data.names for data, *_ in seen.selection} == {("b", "c"), ("a", "c")}
+
+
+def test_settings_are_chosen_on_the_validation_images_of_the_recipe(made: Any) -> None:
+    _, _, _, seen = made
+    for data, *_ in seen.selection:
+        sources = domains().only(data.names)
+        _, held = split_all(sources, validation=MAIN.validation, seed=0, division=MAIN.division)
+        for name in data.names:
+            assert torch.equal(data[name].images, held[name].images)
+
+
+def test_what_was_chosen_is_what_ran(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, (cell, *_), _, _ = made
+    last = {"alpha_bn": grid("alpha_bn")[-1], "tent": grid("tent")[-1], "t3a": grid("t3a")[-1]}
+
+    def choose(model: Any, held: Any, method: str, size: int, seed: int, limit: Any) -> Any:
+        return selection.Choice(last[method], 1.0, (1.0,))
+
+    monkeypatch.setattr(leave_one_out, "choose", choose)
+    for record in run_cell(replace(cell, batch_sizes=(4,)), domains(), folder, fabric()):
+        if record.method in last:
+            settings = last[record.method]
+            assert {name: record.settings[name] for name in settings} == settings
+
+
+def test_all_methods_of_a_target_start_from_the_same_bits_in_both_trainings(made: Any) -> None:
+    _, _, _, seen = made
+    assert seen.backbones.keys() == {"b+c", "a+c"}
+    assert all(len(bits) == 1 for bits in seen.backbones.values())
+    assert seen.backbones["b+c"] != seen.backbones["a+c"]
+
+
+def test_the_plain_model_is_the_same_for_the_papers_generator(made: Any) -> None:
+    _, _, records, _ = made
+    ours, paper = records["a-seed-0-generalizeformer"], records["a-seed-0-generalizeformer_paper"]
+    before = {r.batch_size: r.sources_before for r in ours}
+    assert {r.batch_size: r.sources_before for r in paper} == before
+
+
+def test_the_oracle_is_the_best_entry_of_the_grid_and_named_so(made: Any) -> None:
+    _, _, records, seen = made
+    mine = records["a-seed-0-generalizeformer"]
+    oracles = [record for record in mine if record.is_oracle]
+    assert [record.method for record in oracles] == ["alpha_bn_oracle"] * 2
+    for oracle in oracles:
+        honest = [r for r in mine if (r.method, r.stream) == ("alpha_bn", oracle.stream)]
+        assert oracle.accuracy >= honest[0].accuracy
+    tried = [g[2]["alpha_bn"] for d, m, *g in seen.target if m == "alpha_bn" and d.names == ("a",)]
+    for entry in grid("alpha_bn"):
+        assert tried.count(entry) >= 2  # in both batch sizes
+
+
+def test_every_training_has_a_comparison() -> None:
+    assert tuple(COMPARISONS) == BOTH
+
+
+def test_a_finished_cell_is_not_run_again(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, all_cells, records, _ = made
+    monkeypatch.setattr(leave_one_out, "run_cell", None)
+    for cell in all_cells:
+        assert finish(cell, domains(), folder, fabric()) == records[cell.name]
+
+
+def test_a_cell_with_another_limit_is_run_again_on_the_same_model(made: Any) -> None:
+    folder, (cell, *_), _, _ = made
+    models = sorted(path.name for path in (folder / "models").iterdir())
+    stages: list[str] = []
+    changed = replace(cell, target="a", limit=3, batch_sizes=(3,))
+    copy = store.place(folder, cell).read_bytes()
+    records = finish(changed, domains(), folder, fabric(), lambda name, *_: stages.append(name))
+    assert {record.images for record in records} == {3}
+    assert set(stages) == {"comparing"}
+    assert sorted(path.name for path in (folder / "models").iterdir()) == models
+    store.place(folder, cell).write_bytes(copy)
+
+
+class Stopped(BaseException):
+    """As sudden as a kill, as far as a test can be."""
+
+
+def stop_in_training(stage: str, done: int, *_: Any) -> None:
+    if (stage, done) == ("meta", 1):
+        raise Stopped
+
+
+def stop_in_comparing(stage: str, done: int, *_: Any) -> None:
+    if (stage, done) == ("comparing", 8):
+        raise Stopped
+
+
+@pytest.mark.parametrize("stop", [stop_in_training, stop_in_comparing])
+def test_stopped_inside_a_cell_and_started_again_the_records_are_the_same(
+    made: Any, tmp_path: Path, stop: Any
+) -> None:
+    _, (cell, *_), records, _ = made
+    with pytest.raises(Stopped):
+        finish(cell, domains(), tmp_path, fabric(), stop)
+    assert not store.place(tmp_path, cell).exists()
+    again = finish(cell, domains(), tmp_path, fabric())
+    assert without_time(again) == without_time(records[cell.name])
+
+
+def test_stopped_between_cells_and_started_again_the_records_are_the_same(
+    made: Any, tmp_path: Path
+) -> None:
+    _, (first, second, *_), records, _ = made
+    finish(first, domains(), tmp_path, fabric())
+    stored = store.place(tmp_path, first).read_bytes()
+    for cell in (first, second):
+        again = finish(cell, domains(), tmp_path, fabric())
+        assert without_time(again) == without_time(records[cell.name])
+    assert store.place(tmp_path, first).read_bytes() == stored
+    assert len(list((tmp_path / "backbones").iterdir())) == 3  # of b and c, of b, of c
+
+
+def test_a_failed_method_leaves_no_cell(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (cell, *_), records, _ = made
+    run, calls = leave_one_out.run, []
+
+    def failing(*given: Any) -> Record:
+        calls.append(given)
+        if len(calls) == 3:
+            raise OSError("the disk is full")
+        return run(*given)
+
+    monkeypatch.setattr(leave_one_out, "run", failing)
+    with pytest.raises(OSError, match="the disk is full"):
+        finish(cell, domains(), tmp_path, fabric())
+    assert not (tmp_path / "cells").exists()
+    again = finish(cell, domains(), tmp_path, fabric())
+    assert without_time(again) == without_time(records[cell.name])

@@ -1,0 +1,148 @@
+"""`benchmark`: the whole command in small, and what it refuses."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generalizeformer.cli import benchmark as verb
+from generalizeformer.cli.main import main
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+META = {"images": 6, "sizes": [3], "validation_sizes": [3]}
+SETTINGS = {
+    "settings": {"erm": {"per_domain": 4}, "meta": META, "model": {"generator": {"layers": 1}}},
+    "paper_settings": {
+        "meta": META,
+        "model": {"generator": {"layers": 1, "width": 16, "heads": 2, "feedforward": 16}},
+    },
+}
+METHODS = ["source", "alpha_bn", "tent", "t3a", "generalizeformer", "generalizeformer_paper"]
+DATA = ("--data", "synthetic", "--data-settings", "domains=3", "per_class=5", "--device", "cpu")
+
+
+def tiny(folder: Path) -> list[str]:
+    words = [*DATA, "--source-steps", "2", "--steps", "2", "--seeds", "0", "--batch-sizes", "3"]
+    for name, content in SETTINGS.items():
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(content))
+        words += [f"--{name.replace('_', '-')}", str(path)]
+    return [*words, "--targets", "a", "c"]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    folder = tmp_path_factory.mktemp("benchmark")
+    words = ["benchmark", str(folder / "out"), *tiny(folder)]
+    main(words)
+    return folder / "out", words
+
+
+def times_apart(path: Path) -> Any:
+    content = json.loads(path.read_text("utf-8"))
+    return content | {"seconds": 0, "records": [r | {"seconds": 0} for r in content["records"]]}
+
+
+def test_every_target_and_training_is_a_file(done: Any) -> None:
+    out, _ = done
+    names = sorted(path.name for path in (out / "cells").iterdir())
+    both = ("generalizeformer", "generalizeformer_paper")
+    assert names == [f"{target}-seed-0-{name}.json" for target in "ac" for name in both]
+    content = json.loads((out / "cells" / names[0]).read_text("utf-8"))
+    assert content["device"] == "cpu"
+    assert content["cell"]["recipe"]["erm"]["per_domain"] == 4
+    assert content["cell"]["dataset_settings"] == {"domains": "3", "per_class": "5"}
+
+
+def test_the_summary_has_the_prescribed_names_and_shape(done: Any) -> None:
+    out, _ = done
+    methods = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
+    assert list(methods) == [*METHODS, "alpha_bn_oracle"]
+    for entry in methods.values():
+        assert list(entry) == ["3"]
+        assert entry["3"].keys() == {"mean", "targets", "sources_after", "seeds"}
+        assert list(entry["3"]["targets"]) == ["a", "c"]
+        assert entry["3"]["seeds"] == 1
+        assert 0 <= entry["3"]["sources_after"] <= 100
+
+
+def test_started_again_it_has_nothing_to_do_and_says_the_same(done: Any, command: Command) -> None:
+    out, words = done
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    ended = command(*words)
+    assert ended.status == 0, ended.err
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    lines = ended.out.splitlines()
+    assert lines[0].strip() == "synthetic, every domain left out once: accuracy, %"
+    assert all(any(line.startswith(f"│ {method} ") for line in lines) for method in METHODS)
+    assert lines[-3:] == [
+        f"records: {out / 'cells'}",
+        f"summary: {out / 'summary.json'}",
+        f"page: {out / 'page.html'}",
+    ]
+    assert "cell 1 of 4: a, seed 0, generalizeformer\n" in ended.err
+    assert "cell 4 of 4: c, seed 0, generalizeformer_paper\n" in ended.err
+
+
+def test_a_missing_cell_is_made_again_and_is_the_same(done: Any, command: Command) -> None:
+    out, words = done
+    cell = out / "cells" / "c-seed-0-generalizeformer.json"
+    page, content = (out / "summary.json").read_text("utf-8"), times_apart(cell)
+    cell.unlink()
+    ended = command(*words)
+    assert "comparing" in ended.err
+    assert "erm" not in ended.err  # the models are there
+    assert times_apart(cell) == content
+    assert (out / "summary.json").read_text("utf-8") == page
+
+
+def test_without_matplotlib_the_answer_is_there_all_the_same(
+    done: Any, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, words = done
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ended = command(*words)
+    assert ended.status == 0
+    assert ended.out.splitlines()[-1].startswith("no page: plots need matplotlib; pip install")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--targets", "z"), "synthetic: there is no domain 'z'; it has: a, b, c"),
+        (("--seeds",), "seeds: none was given; give at least one, such as 0"),
+        (("--batch-sizes",), "batch sizes: none was given; give at least one, such as 20"),
+        (("--trainings", "erm"), "trainings: there is no 'erm'; choose from: generalizeformer, "),
+        (("--data-settings", "domains=1"), "synthetic: it has one domain ('a'), and leaving it"),
+        (("--data-settings", "domains=2"), "one source domain ('b') cannot play source and target"),
+        (("--data", "pax"), "datasets: there is no 'pax'; choose one of: digits"),
+        (("--batch-sizes", "20", "0"), "stream: batch_size is 0; it must be at least 1"),
+        (("--limit", "0"), "stream: limit is 0; it must be at least 1"),
+        (("--selection-limit", "0"), "stream: limit is 0; it must be at least 1"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(
+    refused: Refused, tmp_path: Path, words: Any, message: str
+) -> None:
+    assert message in refused("benchmark", tmp_path / "out", *DATA, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_cannot_go_into_a_file(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    assert "is a file, but results need a folder" in refused("benchmark", tmp_path / "file")
+
+
+def test_the_commit_is_that_of_the_checkout_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = verb._commit()
+    assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
+    monkeypatch.setattr(verb, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
+    assert verb._commit() is None
