@@ -185,7 +185,7 @@ def test_targets_under_a_change_arrive_in_the_order_asked_for(
         *("--order", "in_turn", "--no-single"),
     )
     assert ended.status == 0, ended.err
-    assert ended.out.splitlines()[0].strip() == "Accuracy on d, d@fog:5, c@rotation:30, d, %"
+    assert ended.out.splitlines()[0].strip() == "Accuracy on d, d@fog:5, c@rotation:30, %"
     (record,) = read(tmp_path / "records.json")
     assert (record.targets, record.order, record.images) == (words, "in_turn", 240)
     assert list(record.by_target) == ["d", "d@fog:5", "c@rotation:30"]
