@@ -16,7 +16,7 @@ from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.slots import Selection
 
-CHANNELS = channels.Config(layers=1, width=16, heads=2)
+CHANNELS = channels.Config(layers=1, width=16, heads=2, settle=False)
 ROWS = rows.Config(layers=1, width=16, heads=2, feedforward=16)
 SETTLING = channels.Config(layers=1, width=16, heads=2, settle=True)
 GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "rows": ROWS}

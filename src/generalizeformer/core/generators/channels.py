@@ -38,7 +38,7 @@ class Config:
     dropout: float = 0.0
     reach: float = 1.1  # bound of the move towards the batch's statistics; 1 is all the way
     change: float = 0.3  # bound of every other change, in units of the source parameters
-    settle: bool = False  # moves go towards what layers show in the answering run, not in the first
+    settle: bool = True  # moves go towards what layers show in the answering run, not in the first
     detail: bool = True  # each channel moves by itself; else all of a layer alike
     noise: float = 0.1  # on the descriptors, in training only
     inputs: tuple[Input, ...] = INPUTS  # which of the three kinds of information φ sees (E16)
