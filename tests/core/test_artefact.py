@@ -212,7 +212,7 @@ def test_a_config_cut_short_anywhere_is_refused(
         (b"[1, 2]", "another library"),
         (b"null", "another library"),
         (b'{"model_type": "bert", "hidden_size": 768}', "another library"),
-        (b'{"library": "generalizeformer", "format": 2}', "format 2, but this version reads 1"),
+        (b'{"library": "generalizeformer", "format": 3}', "format 3, but this version reads 2"),
         (b'{"library": "generalizeformer"}', "format None"),
         (b'{"library": "generalizeformer", "format": 1}', "damaged"),
         (b'{"library": "generalizeformer", "format": 1, "model": [], "card": {}}', "damaged"),
@@ -370,3 +370,16 @@ def test_saving_does_not_disturb_the_model(tmp_path: Path) -> None:
     before = copy.deepcopy(model.state_dict())
     model.save_pretrained(tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_folder_from_before_layers_settled_answers_as_it_did(tmp_path: Path) -> None:
+    model = by_name(GENERATORS["channels"])
+    model.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    content = json.loads(config.read_text())
+    del content["model"]["generator"]["settle"]
+    config.write_text(json.dumps(content | {"format": 1}))
+    loaded = GeneralizeFormer.from_pretrained(tmp_path)
+    assert loaded.config == model.config
+    config.write_text(json.dumps(content | {"format": 2}))
+    assert GeneralizeFormer.from_pretrained(tmp_path).config != model.config

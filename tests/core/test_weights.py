@@ -22,15 +22,7 @@ def test_packaged_weights_reach_every_layer_but_the_head() -> None:
             assert not torch.equal(value, fresh[name])
 
 
-def test_packaged_weights_know_what_a_picture_is() -> None:
-    """Trained statistics: the stem's first channel sees images in [-1, 1], not numbers of any size."""
-    model = build_backbone(LITE, 7, pretrained=True).eval()
-    features = model.forward_features(torch.zeros(1, 3, 96, 96))  # type: ignore[operator]
-    assert torch.isfinite(features).all()
-    assert 0 < features.mean() < 6
-
-
-def test_weights_of_another_architecture_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_another_architecture_are_refused() -> None:
     other = build_backbone("digits", 10)
     with pytest.raises(ValueError, match="does not hold the weights of tf_efficientnet_lite0"):
         weights.load_packaged(other, LITE)

@@ -17,18 +17,18 @@ Loss = Literal["entropy", "pseudo-label", "memo"]
 class Flags:
     """What was asked for; None where a flag was not given."""
 
-    paper: bool
-    looks: bool
-    episodes: Episodes | None
-    held_out: tuple[str, ...]
-    division: Division | None
-    augment: Augment | None
-    generator: Generator | None
-    loss: Loss | None
-    source_steps: int | None
-    steps: int | None
-    learning_rate: float | None
-    seed: int
+    paper: bool = False
+    looks: bool = False
+    episodes: Episodes | None = None
+    held_out: tuple[str, ...] = ()
+    division: Division | None = None
+    augment: Augment | None = None
+    generator: Generator | None = None
+    loss: Loss | None = None
+    source_steps: int | None = None
+    steps: int | None = None
+    learning_rate: float | None = None
+    seed: int = 0
 
     def recipe(self) -> "Recipe":
         """The command line's usual recipe, or the paper's, with what was asked for."""

@@ -125,20 +125,8 @@ def _recipe(
     settings: Path | None,
 ) -> "Recipe":
     """Our φ's recipe: the usual one with what was asked for."""
-    recipe = Flags(
-        paper=False,
-        looks=False,
-        episodes=None,
-        held_out=(),
-        division=division,
-        augment=augment,
-        generator=None,
-        loss=None,
-        source_steps=source_steps,
-        steps=steps,
-        learning_rate=None,
-        seed=0,
-    ).recipe()
+    asked = Flags(division=division, augment=augment, source_steps=source_steps, steps=steps)
+    recipe = asked.recipe()
     return recipe if settings is None else overridden(recipe, settings)
 
 

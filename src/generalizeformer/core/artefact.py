@@ -16,7 +16,7 @@ from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card, render
 from generalizeformer.errors import CheckpointError, UserError
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 
 
@@ -130,8 +130,18 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: written by another library; give a folder that generalizeformer saved"
         )
-    if content.get("format") != FORMAT:
+    if content.get("format") == 1:
+        _complete(content)
+    elif content.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: format {content.get('format')!r}, but this version reads {FORMAT}; upgrade generalizeformer"
         )
     return content
+
+
+def _complete(content: dict[str, Any]) -> None:
+    """Adds what format 1 took for granted: channel generators moved on the first run's statistics."""
+    model = content.get("model")
+    generator = model.get("generator") if isinstance(model, dict) else None
+    if isinstance(generator, dict) and generator.get("kind") == "channels":
+        generator.setdefault("settle", False)

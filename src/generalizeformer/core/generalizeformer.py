@@ -35,9 +35,8 @@ class Config:
     loss: Literal["entropy", "pseudo-label", "memo"] = "entropy"
     views: int = 8  # per image, for the memo loss only
     guard: Guard | None = None
-    strengths: tuple[float, ...] = (
-        1.0,
-    )  # answers are averaged over models this far from the source
+    # Every answer is the mean over models this far from the source: 0 is the source, 1 as generated.
+    strengths: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:

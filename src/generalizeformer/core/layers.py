@@ -96,6 +96,7 @@ class GroupedNorm(GroupedLayer):
         assert weight is not None
         self.watch(x)
         if towards(self.name) in self.call.params:
+            assert bias is not None  # only layers with both settle
             weight, bias = self.settle(x, weight, bias)
         if has_source_statistics(self.layer):
             mean, scale = source_scale(self.layer, self.name)
@@ -110,7 +111,7 @@ class GroupedNorm(GroupedLayer):
         bias = along(grouping.spread(bias), self.axis, x).to(x.dtype)
         return finish(self.layer, torch.addcmul(bias, x, weight))
 
-    def settle(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def settle(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """γ and β after the move towards what each group shows this layer in this very run, (groups, channels).
 
         Earlier layers have moved already, so what is seen here is what is left of the shift. With m and s the
@@ -122,8 +123,7 @@ class GroupedNorm(GroupedLayer):
         mean, spread = bounded(seen)
         to_mean, to_spread = self.call.params[towards(self.name)].unbind(1)
         weight = weight * (-to_spread * spread).exp()
-        moved = -weight * to_mean * mean
-        bias = moved if bias is None else bias + moved
+        bias = bias - weight * to_mean * mean
         self.call.settled |= {f"{self.name}.weight": weight, f"{self.name}.bias": bias}
         return weight, bias
 

@@ -43,7 +43,9 @@ class Slot:
     layer: str
     kind: Kind
     shapes: tuple[tuple[str, tuple[int, ...]], ...]  # (("weight", (64,)), ("bias", (64,)))
-    settles: bool = False  # a norm layer with source statistics, which can move while it answers
+    settles: bool = (
+        False  # a norm layer with source statistics, γ and β, which can move while it answers
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,11 +119,7 @@ def find_slots(backbone: nn.Module, selection: Selection) -> Slots:
         if (kind := _kind(name, layer, classifier)) is not None
     ]
     _check_names(backbone, named, selection)
-    chosen = tuple(
-        Slot(name, kind, _shapes(layer), kind == "norm" and has_source_statistics(layer))
-        for name, kind, layer in named
-        if _is_selected(name, kind, selection)
-    )
+    chosen = tuple(_slot(*each) for each in named if _is_selected(*each[:2], selection))
     if not chosen:
         found = {kind: sum(k == kind for _, k, _ in named) for kind in KINDS}
         raise SlotError(
@@ -197,6 +195,12 @@ def _is_selected(name: str, kind: Kind, selection: Selection) -> bool:
 
 def _is_below(name: str, where: str) -> bool:
     return f"{name}.".startswith(f"{where}.")
+
+
+def _slot(name: str, kind: Kind, layer: nn.Module) -> Slot:
+    shapes = _shapes(layer)
+    settles = kind == "norm" and has_source_statistics(layer) and len(shapes) == 2
+    return Slot(name, kind, shapes, settles)
 
 
 def _shapes(layer: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -420,8 +420,11 @@ def test_torchvision_fetches_the_digits_into_its_own_layout(
 
 
 def test_a_proxy_is_trusted_to_know_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(socket, "create_connection", lambda *where, **how: asked.append(where))
     monkeypatch.setattr(urllib.request, "getproxies", lambda: {"https": "proxy"})
     fetching.reach(ADDRESS)
+    assert asked == []
 
 
 def test_a_machine_that_does_not_answer_is_named() -> None:

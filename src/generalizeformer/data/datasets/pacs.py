@@ -29,12 +29,6 @@ PUBLISHED = Published(
         "photo": (189, 202, 182, 186, 199, 280, 432),
         "sketch": (772, 740, 753, 608, 816, 80, 160),
     },
-    totals={
-        "art_painting": (2048,),
-        "cartoon": (2344,),
-        "photo": (1670,),
-        "sketch": (3929,),
-    },
     defects=(
         Defect(
             files=(ERROR,),
