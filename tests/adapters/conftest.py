@@ -1,5 +1,6 @@
 import pytest
 import torch
+from recordings import toy_network
 from torch import Tensor, nn
 
 from generalizeformer.core.backbones import DigitNet
@@ -43,3 +44,9 @@ def images() -> Tensor:
     torch.manual_seed(3)
     scale, shift = 0.5 + torch.rand(24, 3, 1, 1), torch.randn(24, 3, 1, 1)
     return (torch.randn(24, 3, 16, 16) * scale + shift).double()
+
+
+@pytest.fixture
+def toy() -> GeneralizeFormer:
+    """The network of the recorded numbers, with a fresh φ."""
+    return GeneralizeFormer(toy_network())

@@ -357,7 +357,7 @@ def test_alpha_bn_refuses_what_only_looks_like_batch_norm() -> None:
 
 @pytest.mark.parametrize("norm", [None, nn.BatchNorm2d(8, affine=False)])
 def test_tent_needs_an_affine_norm_layer(norm: nn.Module | None) -> None:
-    expected = r"^tent: Sequential has no normalisation layer .*; try t3a or generalizeformer$"
+    expected = r"^tent: the model has no normalisation layer .*; try t3a or generalizeformer$"
     with pytest.raises(SlotError, match=expected):
         tent.build(net(norm), tent.Config())
 

@@ -13,21 +13,20 @@ served, not only BatchNorm2d. In a model without BatchNorm the affine parts of i
 instead; those need no batch statistics.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from generalizeformer.adapters._batch_norm import batch_norms, use_batch_statistics
+from generalizeformer.adapters._learner import Learner, released
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.core.inputs import check_images
 from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.normalisers import is_norm
 from generalizeformer.core.shapes import Images, Logits
-from generalizeformer.errors import ImageError, SlotError, UserError
+from generalizeformer.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,65 +53,31 @@ GRID: tuple[dict[str, Any], ...] = tuple(
 """T3A's grid for Tent (factors of the learning rate, times steps) around the reference's default, which is first."""
 
 
-class Tent:
+class Tent(Learner):
     """A private copy of the backbone whose normalisation layers follow the entropy downhill."""
 
+    name = "tent"
+
     def __init__(self, source: GeneralizeFormer, config: Config) -> None:
-        self.source, self.config = source, config
-        self.reset()
+        self.config, self.episodic = config, config.episodic
+        super().__init__(source)
 
-    def step(self, images: Images) -> Logits:
-        check_images(images, self.backbone)
-        if self.config.episodic:
-            self.reset()
-        with torch.inference_mode(False), torch.enable_grad():
-            images = images.clone() if images.is_inference() else images.detach()
-            for _ in range(self.config.steps):
-                logits = _answer(self.backbone, images)
-                self.optimizer.zero_grad()
-                per_image_entropy(logits).mean().backward()  # type: ignore[no-untyped-call]
-                self.optimizer.step()
-        return logits.detach()
+    def release(self, copied: nn.Module) -> list[nn.Parameter]:
+        """γ and β of the BatchNorm, else of all norm layers."""
+        use_batch_statistics(copied, self.name)
+        layers = batch_norms(copied).values() or [m for m in copied.modules() if is_norm(m)]
+        return released(layers, self.name, "normalisation layer with a scale or shift")
 
-    @torch.no_grad()
-    def predict(self, images: Images) -> Logits:
-        check_images(images, self.backbone)
-        return _answer(self.backbone, images)
+    def optimise(self, moving: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(moving, lr=self.config.learning_rate, betas=self.config.betas)
 
-    def reset(self) -> None:
-        # Rebuilt from the source, never restored; as ordinary tensors even inside a caller's inference_mode.
-        with torch.inference_mode(False):
-            self.backbone = copy.deepcopy(self.source.backbone).eval().requires_grad_(False)
-            use_batch_statistics(self.backbone, "tent")
-            self.optimizer = torch.optim.Adam(
-                _release(self.backbone), lr=self.config.learning_rate, betas=self.config.betas
-            )
-
-
-def _release(copied: nn.Module) -> list[nn.Parameter]:
-    """The parameters that move, now requiring gradients: γ and β of the BatchNorm, else of all norm layers."""
-    layers = batch_norms(copied).values() or [m for m in copied.modules() if is_norm(m)]
-    for layer in layers:
-        for value in layer.parameters(recurse=False):
-            value.requires_grad_()
-    if moving := [value for value in copied.parameters() if value.requires_grad]:
-        return moving
-    raise SlotError(
-        f"tent: {type(copied).__name__} has no normalisation layer with a scale or shift, so there is nothing to "
-        "adapt; try t3a or generalizeformer"
-    )
-
-
-def _answer(backbone: nn.Module, images: Images) -> Tensor:
-    try:
-        return backbone(images)  # type: ignore[no-any-return]
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise ImageError(
-            f"tent: {len(images)} image leaves a BatchNorm layer with one value per channel, and one value has no "
-            "statistics; give at least 2 images per batch"
-        ) from None
+    def learn(self, images: Images) -> Logits:
+        for _ in range(self.config.steps):
+            logits = self.answer(images)
+            self.optimizer.zero_grad()
+            per_image_entropy(logits).mean().backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+        return logits
 
 
 def build(source: GeneralizeFormer, config: Config) -> Adapter:

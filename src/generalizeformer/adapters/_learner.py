@@ -1,0 +1,79 @@
+"""Methods that learn at test time: a private copy of the backbone, some of its parameters, and a loss downhill."""
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.inputs import check_images
+from generalizeformer.core.shapes import Images, Logits
+from generalizeformer.errors import ImageError, SlotError
+
+
+class Learner:
+    """The protocol around such a method, which says what moves (`release`), how (`optimise`), and what a batch does.
+
+    The copy is made anew from the source at every reset, in eval mode and without gradients, so that nothing can
+    be restored wrongly. `learn` is called with gradients on, also inside a caller's no_grad or inference_mode.
+    """
+
+    name = "learner"  # of the method, for its errors
+    episodic = False  # forget everything before each batch
+
+    def __init__(self, source: GeneralizeFormer) -> None:
+        self.source = source
+        self.reset()
+
+    def release(self, copied: nn.Module) -> list[nn.Parameter]:
+        """Puts the copy into the method's BN mode; gives back what moves, with gradients required."""
+        raise NotImplementedError
+
+    def optimise(self, moving: list[nn.Parameter]) -> torch.optim.Optimizer:
+        raise NotImplementedError
+
+    def learn(self, images: Images) -> Logits:
+        """One batch: all updates, and the answer at the moment at which the method answers."""
+        raise NotImplementedError
+
+    def answer(self, images: Images) -> Logits:
+        """The copy's answer. A batch that its BatchNorm layers cannot take is refused in words."""
+        try:
+            return self.backbone(images)  # type: ignore[no-any-return]
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ImageError(
+                f"{self.name}: {len(images)} image leaves a BatchNorm layer with one value per channel, and one "
+                "value has no statistics; give at least 2 images per batch"
+            ) from None
+
+    def step(self, images: Images) -> Logits:
+        check_images(images, self.source.backbone)
+        if self.episodic:
+            self.reset()
+        with torch.inference_mode(False), torch.enable_grad():
+            images = images.clone() if images.is_inference() else images.detach()
+            return self.learn(images).detach()
+
+    @torch.no_grad()
+    def predict(self, images: Images) -> Logits:
+        check_images(images, self.source.backbone)
+        return self.answer(images)
+
+    def reset(self) -> None:
+        # As ordinary tensors even inside a caller's inference_mode.
+        with torch.inference_mode(False):
+            self.backbone = copy.deepcopy(self.source.backbone).eval().requires_grad_(False)
+            self.optimizer = self.optimise(self.release(self.backbone))
+
+
+def released(layers: Iterable[nn.Module], method: str, kind: str) -> list[nn.Parameter]:
+    """The layers' own parameters, now requiring gradients; refused where there are none of that kind."""
+    moving = [value for layer in layers for value in layer.parameters(recurse=False)]
+    if not moving:
+        raise SlotError(
+            f"{method}: the model has no {kind}, so there is nothing to adapt; try t3a or generalizeformer"
+        )
+    return [value.requires_grad_() for value in moving]
