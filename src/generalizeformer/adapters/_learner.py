@@ -76,4 +76,6 @@ def released(layers: Iterable[nn.Module], method: str, kind: str) -> list[nn.Par
         raise SlotError(
             f"{method}: the model has no {kind}, so there is nothing to adapt; try t3a or generalizeformer"
         )
-    return [value.requires_grad_() for value in moving]
+    for value in moving:
+        value.requires_grad_()
+    return moving
