@@ -6,7 +6,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make demo   train on rotated digits, compare five methods, write a page (5 minutes on 2 cores)"
-	@echo "make pacs   leave-one-domain-out on PACS into results/pacs; ROOT=folder of the images, FLAGS=more (hours, GPU)"
+	@echo "make pacs   all benchmarks on PACS into results/pacs; ROOT=folder of the images, SUITE=one, FLAGS=more (hours, GPU)"
 	@echo "make test   lint, then every test that needs no GPU and no downloaded data"
 	@echo "make lint   ruff, import-linter, mypy"
 	@echo "make slow   the tests that train for longer"
@@ -15,11 +15,20 @@ help:
 demo: .venv/demo.stamp
 	$(BIN)/generalizeformer demo
 
-# Settings of the recipe lie beside the results that they gave.
-pacs: .venv/all.stamp
-	$(BIN)/generalizeformer benchmark results/pacs --data pacs $(if $(ROOT),--root '$(ROOT)') \
+SUITE ?= main dynamic single-source output-shift ablations
+# Settings of the recipe lie beside the results that they gave; a suite's own come after those of all.
+SETTINGS = $(wildcard results/pacs/settings.json results/pacs/$(1)/settings.json)
+PAPER_SETTINGS = $(wildcard results/pacs/paper_settings.json)
+# The empty line ends the command, so that every suite is one of its own.
+define PACS
+	$(BIN)/generalizeformer benchmark results/pacs --suite $(1) --data pacs $(if $(ROOT),--root '$(ROOT)') \
 		--backbone tf_efficientnet_lite0 --pretrained --image-size 224 \
-		$(if $(wildcard results/pacs/settings.json),--settings results/pacs/settings.json) $(FLAGS)
+		$(if $(call SETTINGS,$(1)),--settings $(call SETTINGS,$(1))) \
+		$(if $(PAPER_SETTINGS),--paper-settings $(PAPER_SETTINGS)) $(FLAGS)
+
+endef
+pacs: .venv/all.stamp
+	$(foreach suite,$(SUITE),$(call PACS,$(suite)))
 
 test: lint
 	$(BIN)/python -m pytest

@@ -1,8 +1,10 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from generalizeformer.atomic import replacing, write_text
+from generalizeformer.atomic import alone, replacing, write_text
 
 
 def test_text_is_written_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -26,3 +28,15 @@ def test_what_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_second_process_waits_until_the_first_is_no_longer_alone(tmp_path: Path) -> None:
+    words = "from generalizeformer.atomic import alone; from pathlib import Path; import sys\n"
+    words += "with alone(Path(sys.argv[1])): Path(sys.argv[1], 'been').touch()"
+    with alone(tmp_path):
+        other = subprocess.Popen([sys.executable, "-c", words, str(tmp_path)])
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(1.0)
+        assert not (tmp_path / "been").exists()
+    assert other.wait(60) == 0
+    assert (tmp_path / "been").exists()

@@ -5,6 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # where there are no such locks, two processes may do the same work twice
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -23,3 +28,13 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         partial.write_text(text, "utf-8")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keeps other processes that want to be alone in this folder waiting. The system ends it with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as held:
+        if fcntl is not None:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield

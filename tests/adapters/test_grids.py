@@ -1,6 +1,7 @@
 """What methods are searched over: plain data that every search can use."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ METHODS = "generalizeformer.adapters"
 SEARCHED = [m for m in catalog.names(METHODS) if hasattr(catalog.load(METHODS, m), "GRID")]
 
 
+HARNESS = ("pl", "pl_c", "shot", "shot_im", "tent_bn", "tent_c")  # all searched alike
+
+
 def test_the_methods_with_published_grids_have_one() -> None:
-    assert SEARCHED == ["alpha_bn", "t3a", "tent"]
+    assert {"alpha_bn", "t3a", "tent", "tast", "tast_bn", "adanpc", "lame", *HARNESS} <= {*SEARCHED}
 
 
 @pytest.mark.parametrize("method", SEARCHED)
@@ -40,8 +44,13 @@ def test_all_entries_set_the_same_names(method: str) -> None:
     assert all(entry.keys() == first.keys() for entry in others)
 
 
+def grid(method: str) -> tuple[dict[str, Any], ...]:
+    entries: tuple[dict[str, Any], ...] = catalog.load(METHODS, method).GRID
+    return entries
+
+
 def values(method: str, name: str) -> set[Any]:
-    return {entry[name] for entry in catalog.load(METHODS, method).GRID}
+    return {entry[name] for entry in grid(method)}
 
 
 def test_the_grids_are_the_published_ones() -> None:
@@ -50,3 +59,59 @@ def test_the_grids_are_the_published_ones() -> None:
     assert values("tent", "steps") == {1, 3}
     assert sorted(values("tent", "learning_rate")) == pytest.approx([1e-4, 1e-3, 1e-2])
     assert len(catalog.load(METHODS, "tent").GRID) == 6
+    assert values("lame", "affinity") == {"rbf", "knn", "linear"}
+    assert {e["neighbours"] for e in grid("lame") if e["affinity"] == "knn"} == {1, 3, 5}
+
+
+@pytest.mark.parametrize("method", HARNESS)
+def test_what_learns_in_t3a_s_harness_is_searched_as_there(method: str) -> None:
+    assert sorted(values(method, "learning_rate")) == pytest.approx([5e-6, 5e-5, 5e-4])
+    assert values(method, "steps") == {1, 3}
+    assert len(grid(method)) == 6
+
+
+PRODUCTS: dict[str, dict[str, set[Any]]] = {
+    "tast": {
+        "heads": {1, 5, 10, 20},
+        "supports": {1, 5, 20, 50, 100, None},
+        "neighbours": {1, 2, 4, 8},
+        "steps": {1, 3},
+    },
+    "tast_bn": {"supports": {1, 5, 20}, "neighbours": {1, 2, 4, 8}, "steps": {1, 3}},
+    "adanpc": {
+        "confidence": {0.0, 0.25, 0.75, 1.1},
+        "neighbours": {1, 5, 10, 25, 50, 75, 100, 150, 200},
+        "temperature": {0.01, 0.05, 0.1, 0.25, 0.5},
+    },
+}
+
+
+@pytest.mark.parametrize("method", PRODUCTS)
+def test_the_large_grids_are_whole(method: str) -> None:
+    axes = PRODUCTS[method]
+    assert {name: values(method, name) for name in grid(method)[0]} == axes
+    assert len(grid(method)) == math.prod(len(axis) for axis in axes.values())
+
+
+PUBLISHED: dict[str, list[dict[str, Any]]] = {
+    "eta": [
+        {"learning_rate": 2.5e-4, "redundancy_margin": 0.05},
+        {"learning_rate": 5e-3, "redundancy_margin": 0.4},
+    ],
+    "deyo": [{"threshold": 0.2}, {"threshold": 0.3}, {"threshold": 0.5}],
+}
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_where_there_is_no_grid_the_settings_are_the_published_ones(method: str) -> None:
+    assert list(grid(method)) == PUBLISHED[method]
+
+
+def test_eata_is_searched_as_eta_with_the_published_anchors() -> None:
+    anchors = [2000.0, 1.0]
+    expected = [e | {"fisher_alpha": a} for e, a in zip(PUBLISHED["eta"], anchors, strict=True)]
+    assert list(grid("eata")) == expected
+
+
+def test_cotta_s_thresholds_are_those_of_its_three_datasets() -> None:
+    assert [entry["confidence"] for entry in grid("cotta")] == [0.92, 0.72, 0.1]

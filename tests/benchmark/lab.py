@@ -4,7 +4,8 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from generalizeformer.benchmark.cells import Cell, plan, recipes
+from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.plans import left_out, plan, recipes
 from generalizeformer.core.generalizeformer import Config
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.preprocessing import Preprocessing
@@ -44,4 +45,6 @@ def cells(**changes: Any) -> list[Cell]:
         "pretrained": False,
         "preprocessing": Preprocessing(size=16),
     }
-    return plan(changes.pop("domains", domains()), recipes(MAIN, PAPER), **(given | changes))
+    given |= changes
+    data = given.pop("domains", domains())
+    return plan(data, recipes(MAIN, PAPER), left_out(data, given.pop("targets")), **given)

@@ -1,5 +1,6 @@
 """Cells: names, keys, what a benchmark is made of, and cells as files."""
 
+import hashlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from generalizeformer.benchmark import store
-from generalizeformer.benchmark.cells import Cell, recipes
+from generalizeformer.benchmark.cells import LATER, Cell
+from generalizeformer.benchmark.plans import recipes
 from generalizeformer.core.generalizeformer import PAPER as PAPER_MODEL
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.errors import UserError
@@ -34,6 +36,11 @@ CHANGES: dict[str, Any] = {
     "protocol": "outer",
     "dataset_settings": {"drop_error": "true"},
     "precision": "bf16-mixed",
+    "suite": "dynamic",
+    "looks": ("fog:3", "rotation:30"),
+    "sources": ("c",),
+    "classes_apart": "labels",
+    "pooled": True,
 }
 
 
@@ -46,7 +53,22 @@ def test_every_setting_of_a_cell_is_in_its_key() -> None:
 
 def test_a_model_is_kept_when_only_its_evaluation_changes() -> None:
     same = {n for n, v in CHANGES.items() if replace(CELL, **{n: v}).model_name == CELL.model_name}
-    assert same == {"batch_sizes", "limit", "selection_limit"}
+    assert same == {"batch_sizes", "limit", "selection_limit", "suite", "looks"}
+
+
+def test_a_cell_of_the_main_suite_is_called_as_before_there_were_others() -> None:
+    earlier = {name: value for name, value in asdict(CELL).items() if name not in LATER}
+    text = json.dumps(earlier, sort_keys=True)
+    assert CELL.key() == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_model_of_named_sources_is_the_same_for_every_target() -> None:
+    one = replace(CELL, sources=("c",))
+    assert one.name == "a-from-c-seed-0-generalizeformer"
+    assert one.model_name.startswith("from-c-seed-0-generalizeformer-")
+    assert replace(one, target="b").model_name == one.model_name
+    assert replace(one, target="b").name != one.name
+    assert replace(one, sources=("b",)).model_name != one.model_name
 
 
 def test_names_are_readable_file_names() -> None:

@@ -1,32 +1,65 @@
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from generalizeformer.benchmark.records import read, write
+from generalizeformer.benchmark.records import Record, read, refusal, write
+from generalizeformer.data.streams import Stream
 from generalizeformer.errors import DataError
 
 from .toys import record
+
+LATER = ("order", "order_settings", "stream", "sources_before", "sources_after")
+NEWEST = ("by_class", "calibration_error", "forwards", "backwards", "memory")
 
 
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     records = [
         record(settings={"learning_rate": 0.1, "guard": None}),
         record(method="tent", targets=("ä", "b"), by_target={"ä": 1.0, "b": 2.0}, run_seed=3),
+        record(by_class={"ö": 3.0}, calibration_error=1.5, forwards=2.0, backwards=0.5, memory=7),
     ]
     path = tmp_path / "new" / "records.json"
     write(path, records)
     assert read(path) == records
 
 
-def test_records_written_before_orders_and_sources_still_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [NEWEST, LATER + NEWEST], ids=["passes", "orders"])
+def test_records_written_before_a_field_was_there_still_read(
+    tmp_path: Path, later: tuple[str, ...]
+) -> None:
     path = tmp_path / "records.json"
     write(path, [record()])
     old = json.loads(path.read_text())
-    for name in ("order", "order_settings", "stream", "sources_before", "sources_after"):
+    for name in later:
         del old[0][name]
     path.write_text(json.dumps(old))
-    assert read(path) == [record()]
+    (again,) = read(path)
+    assert again == record()
+    assert again.class_accuracy is None
+
+
+def test_every_field_that_came_later_is_one_of_those() -> None:
+    first = {"method", "targets", "batch_size", "seed", "run_seed", "images", "accuracy"}
+    first |= {"by_target", "seconds", "settings"}
+    assert {field.name for field in fields(Record)} == first | set(LATER) | set(NEWEST)
+
+
+def test_the_accuracy_over_classes_is_their_mean() -> None:
+    assert record(by_class={"cat": 100.0, "dog": 50.0}).class_accuracy == 75.0
+
+
+def test_a_refusal_says_what_it_is_missing_from_in_the_words_of_the_records(
+    tmp_path: Path,
+) -> None:
+    stream = Stream(("a", "b"), 3, 0, order="in_turn")
+    refused = refusal("mine", stream, ValueError("two\nlines"))
+    assert (refused.why, refused.stream) == ("two lines", stream.key())
+    ran = record(order="in_turn", targets=("a", "b"), batch_size=3)
+    assert refused.setting == ran.setting == "in_turn, 2 targets, batches of 3"
+    write(tmp_path / "refused.json", [refused])
+    assert json.loads((tmp_path / "refused.json").read_text())[0]["why"] == "two lines"
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(

@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -6,13 +7,16 @@ from torch import Tensor
 
 from generalizeformer import catalog
 from generalizeformer.benchmark import runner
+from generalizeformer.benchmark.records import Refusal
 from generalizeformer.benchmark.runner import ADAPTERS, build_adapter, compare, run
 from generalizeformer.data.streams import Stream
-from generalizeformer.errors import UserError
+from generalizeformer.errors import ImageError, UserError
 
 from .toys import dataset, source
 
 SINGLE, MIXED = Stream(("a",), 4, 0), Stream(("a", "b"), 4, 0)
+# No batch of one image is left over, which some methods refuse.
+EVEN, EVEN_MIXED = Stream(("a",), 7, 0), Stream(("a", "b"), 7, 0)
 
 
 class Stepping:
@@ -61,6 +65,52 @@ def test_accuracy_is_a_plain_count(stream: Stream) -> None:
     assert (record.method, record.targets, record.run_seed) == ("source", stream.targets, 9)
     assert 20 < record.accuracy < 80  # or nothing was tested
     assert record.seconds > 0
+
+
+def test_every_class_has_its_own_percent(stub: Any) -> None:
+    stub(Stepping())
+    record = run(source(), dataset(), "stub", MIXED, 0)
+    assert record.by_class == {"0": 100.0, "1": 0.0, "2": 0.0}
+    assert record.class_accuracy == pytest.approx(100 / 3)
+    few = run(source(), dataset(), "stub", Stream(("a",), 4, 0, limit=1), 0)
+    assert len(few.by_class) == 1  # a class that did not come has no score
+
+
+def test_calibration_is_that_of_the_softmax_of_the_answers(stub: Any) -> None:
+    stub(Stepping())  # answers one class with 1 and the others with 0, so with this probability:
+    sure = 100 * math.e / (math.e + 2)
+    record = run(source(), dataset(), "stub", MIXED, 0)
+    assert record.calibration_error == pytest.approx(sure - 100 / 3, abs=1e-4)
+
+
+COSTS: dict[str, tuple[float, float, dict[str, Any]]] = {
+    "source": (1, 0, {}),
+    "alpha_bn": (1, 0, {}),
+    "t3a": (1, 0, {}),
+    "tent": (3, 3, {"steps": 3}),
+    "tent_c": (1, 0, {"steps": 3}),
+    "shot": (2, 2, {"steps": 2}),
+    "pl": (1, 1, {}),
+}
+
+
+@pytest.mark.parametrize("method", COSTS)
+@pytest.mark.parametrize("stream", [EVEN, EVEN_MIXED, MIXED])
+def test_passes_are_counted_per_image(method: str, stream: Stream) -> None:
+    forwards, backwards, settings = COSTS[method]
+    record = run(source(), dataset(), method, stream, 0, {method: settings}, sources=dataset())
+    assert (record.forwards, record.backwards) == (forwards, backwards)
+
+
+def test_a_generated_model_costs_one_pass_to_look_one_back_and_one_for_every_strength() -> None:
+    model = source()
+    record = run(model, dataset(), "generalizeformer", MIXED, 0)
+    answers = sum(strength != 0 for strength in model.config.strengths)
+    assert (record.forwards, record.backwards) == (1 + answers, 1)
+
+
+def test_memory_is_only_told_where_it_is_known() -> None:
+    assert run(source(), dataset(), "source", SINGLE, 0).memory is None
 
 
 @pytest.mark.parametrize("method", ["source", "generalizeformer"])
@@ -150,6 +200,48 @@ def test_a_stream_that_cannot_flow_is_told_before_the_first_method_runs(
     assert not told
 
 
+class Choosy(Stepping):
+    def step(self, *given: Any) -> Tensor:
+        if len(given[0]) < 4:
+            raise ImageError("choosy: 1 image is too few;\ngive 4")
+        return super().step(*given)
+
+
+def test_a_method_that_refuses_is_told_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build = runner.build_adapter
+    choose = lambda name, *rest: (Choosy(), {}) if name == "choosy" else build(name, *rest)  # noqa: E731
+    monkeypatch.setattr(runner, "build_adapter", choose)
+    told: list[Refusal] = []
+    records = compare(
+        source(), dataset(), ["choosy", "source"], [SINGLE, EVEN], 0, refused=told.append
+    )
+    ran = [(r.method, r.batch_size) for r in records]
+    assert ran == [("source", 4), ("choosy", 7), ("source", 7)]
+    assert told == [
+        Refusal(
+            method="choosy",
+            targets=("a",),
+            setting=records[0].setting,
+            why="choosy: 1 image is too few; give 4",
+            stream=SINGLE.key(),
+        )
+    ]
+    with pytest.raises(ImageError, match="too few"):  # nobody to be told
+        compare(source(), dataset(), ["choosy"], [SINGLE], 0)
+
+
+def test_what_is_no_refusal_ends_the_comparison(stub: Any) -> None:
+    class Broken(Stepping):
+        def step(self, *given: Any) -> Tensor:
+            raise ZeroDivisionError
+
+    stub(Broken())
+    with pytest.raises(ZeroDivisionError):
+        compare(source(), dataset(), ["stub"], [SINGLE], 0, refused=lambda _: None)
+
+
 def test_an_error_of_a_method_is_not_lost(stub: Any) -> None:
     class Broken(Stepping):
         def step(self, *given: Any) -> Tensor:
@@ -193,11 +285,11 @@ def test_every_method_of_the_catalogue_runs() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     methods = catalog.names(ADAPTERS)
     records = compare(
-        model, data, methods, [SINGLE, MIXED], 0, lambda m, s: told.append((m, s.targets))
+        model, data, methods, [EVEN, EVEN_MIXED], 0, lambda m, s: told.append((m, s.targets))
     )
     assert [(r.method, r.targets) for r in records] == told
     assert [(r.method, r.targets) for r in records] == [
-        (m, s.targets) for s in (SINGLE, MIXED) for m in methods
+        (m, s.targets) for s in (EVEN, EVEN_MIXED) for m in methods
     ]
     assert all(0 <= r.accuracy <= 100 and r.images == 21 * len(r.targets) for r in records)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
@@ -205,7 +297,7 @@ def test_every_method_of_the_catalogue_runs() -> None:
 
 def test_the_same_run_gives_the_same_answers() -> None:
     for method in catalog.names(ADAPTERS):
-        one, other = (run(source(), dataset(), method, MIXED, 0) for _ in range(2))
+        one, other = (run(source(), dataset(), method, EVEN_MIXED, 0) for _ in range(2))
         assert one.by_target == other.by_target
 
 

@@ -1,4 +1,11 @@
-from generalizeformer.benchmark.tables import accuracy_table, by_target, seed_means
+from generalizeformer.benchmark.records import Refusal
+from generalizeformer.benchmark.tables import (
+    accuracy_table,
+    by_target,
+    measures_table,
+    refusal_table,
+    seed_means,
+)
 
 from .toys import record
 
@@ -58,3 +65,62 @@ def test_targets_are_averaged_over_streams_and_seeds() -> None:
 
 def test_the_same_records_give_the_same_table() -> None:
     assert accuracy_table(RECORDS, "") == accuracy_table(list(RECORDS), "")
+
+
+MEASURED = [
+    record(
+        by_class={"x": 40.0, "y": 80.0},
+        calibration_error=12.34,
+        forwards=1.0,
+        backwards=0.0,
+        memory=3 * 2**20,
+        sources_before={"b": 90.0, "c": 100.0},
+        sources_after={"b": 80.0, "c": 90.0},
+    ),
+    record(method="tent", accuracy=60.0, by_class={"x": 60.0}, calibration_error=20.0),
+    record(method="tent_oracle", accuracy=99.0, calibration_error=0.0),
+]
+
+
+def test_all_measures_of_a_method_are_one_row() -> None:
+    table = measures_table(MEASURED, "a title")
+    assert table.title == "a title"
+    assert table.columns == (
+        "method",
+        "accuracy, %",
+        "mean over classes, %",
+        "calibration error, %",
+        "ms / image",
+        "forwards / image",
+        "backwards / image",
+        "peak MiB",
+        "sources before, %",
+        "sources after, %",
+    )
+    cells = ("50.0", "60.0", "12.3", "10.00", "1.00", "0.00", "3.0", "95.0", "85.0")
+    assert table.rows[0] == ("source", *cells)
+    assert table.rows[1] == ("tent", "60.0", "60.0", "20.0", "10.00", *["–"] * 5)
+
+
+def test_the_best_is_high_accuracy_and_low_error_no_oracle_and_no_cost() -> None:
+    assert set(measures_table(MEASURED, "").best) == {(1, 1), (0, 2), (1, 2), (0, 3), (0, 9)}
+
+
+def test_what_nobody_measured_is_no_column() -> None:
+    assert measures_table([record()], "").columns == ("method", "accuracy, %", "ms / image")
+
+
+def test_measures_are_means_over_streams_then_over_seeds() -> None:
+    costs = [(0, 1.0), (0, 3.0), (1, 4.0)]
+    records = [record(run_seed=seed, forwards=cost) for seed, cost in costs]
+    assert measures_table(records, "").rows[0][3] == "3.00 ± 1.41"
+
+
+def test_who_could_not_take_part_is_a_row_with_the_reason() -> None:
+    refused = [
+        Refusal(method="mine", targets=(t,), setting=s, why=why)
+        for t, s, why in [("a", "s", "x"), ("b", "s", "x"), ("b", "r", "x"), ("b", "r", "y")]
+    ]
+    table = refusal_table(refused, "")
+    assert table.columns == ("method", "setting", "why")
+    assert table.rows == (("mine", "s; r", "x"), ("mine", "r", "y"))

@@ -102,6 +102,58 @@ def test_a_missing_cell_is_made_again_and_is_the_same(done: Any, command: Comman
     assert (out / "summary.json").read_text("utf-8") == page
 
 
+@pytest.mark.parametrize(
+    ("suite", "words", "lines"),
+    [
+        (
+            "dynamic",
+            ("--looks", "rotation:90", "look:5", "--limit", "4"),
+            ("synthetic, looks alone, mixed and changing: accuracy, %, batches of 3", "│ t3a "),
+        ),
+        (
+            "ablations",
+            ("--trainings", "generalizeformer", "generalizeformer_memo"),
+            ("synthetic, one thing changed at a time: ", "│ generalizeformer_memo "),
+        ),
+        (
+            "single-source",
+            ("--sources", "b"),
+            ("synthetic, learned from one domain: accuracy, %, batches of 3, from b", "│ t3a "),
+        ),
+        (
+            "output-shift",
+            ("--classes-apart", "1", "--trainings", "generalizeformer"),
+            ("synthetic, every source knows other classes: accuracy, %", "│ tent "),
+        ),
+    ],
+)
+def test_every_suite_has_results_of_its_own_in_the_same_folder(
+    done: Any, command: Command, suite: str, words: Any, lines: Any
+) -> None:
+    out, usual = done
+    before = {path: path.read_bytes() for path in out.glob("*.*")}
+    ended = command(*usual[:-2], "a", "--suite", suite, *words)
+    assert ended.status == 0, ended.err
+    told = " ".join(ended.out.split())  # titles are as narrow as their tables
+    assert all(line in told for line in lines)
+    assert ended.out.splitlines()[-3:] == [
+        f"records: {out / suite / 'cells'}",
+        f"summary: {out / suite / 'summary.json'}",
+        f"page: {out / suite / 'page.html'}",
+    ]
+    assert json.loads((out / suite / "summary.json").read_text("utf-8"))["methods"]
+    assert {path: path.read_bytes() for path in out.glob("*.*")} == before
+    assert sorted(p.name for p in (out / suite).iterdir()) == ["cells", "page.html", "summary.json"]
+
+
+def test_later_settings_override_earlier_ones(done: Any, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "first.json").write_text('{"episodes": "joint"}')
+    (tmp_path / "second.json").write_text('{"episodes": "held-out", "stay": 2}')
+    given = ("--settings", tmp_path / "first.json", tmp_path / "second.json")
+    message = refused("benchmark", tmp_path / "out", *DATA, *given)
+    assert message.startswith(f"{tmp_path / 'second.json'}: recipe: stay is 2")
+
+
 def test_without_matplotlib_the_answer_is_there_all_the_same(
     done: Any, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +177,12 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
         (("--batch-sizes", "20", "0"), "stream: batch_size is 0; it must be at least 1"),
         (("--limit", "0"), "stream: limit is 0; it must be at least 1"),
         (("--selection-limit", "0"), "stream: limit is 0; it must be at least 1"),
+        (("--sources", "a"), "sources: got ('a',), but the suite main takes none; leave it out"),
+        (("--suite", "dynamic", "--looks", "fog:3"), "looks: got 'fog:3' alone; give two or more"),
+        (
+            ("--suite", "output-shift", "--data-settings", "domains=7"),
+            "synthetic: 5 classes cannot be shared out over 6 domains",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(

@@ -16,9 +16,9 @@ from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.slots import Selection
 
-CHANNELS = channels.Config(layers=1, width=16, heads=2, settle=False)
+CHANNELS = channels.Config(layers=1, width=16, heads=2, settle=False, gather=False, detail=True)
 ROWS = rows.Config(layers=1, width=16, heads=2, feedforward=16)
-SETTLING = channels.Config(layers=1, width=16, heads=2, settle=True)
+SETTLING = channels.Config(layers=1, width=16, heads=2)
 GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "rows": ROWS}
 EVERYTHING = Selection(kinds=("norm", "classifier", "linear", "conv"))
 CLASSES = 5
@@ -119,9 +119,10 @@ def architecture(name: str) -> nn.Module:
 
 
 def model_of(backbone: nn.Module, generator: Any = CHANNELS, **config: Any) -> GeneralizeFormer:
-    """An untrained model in eval mode."""
+    """An untrained model in eval mode. One answer, as generated, unless asked for more."""
     torch.manual_seed(3)
-    return GeneralizeFormer(backbone, Config(generator=generator, **config)).eval()
+    config = {"generator": generator, "strengths": (1.0,)} | config
+    return GeneralizeFormer(backbone, Config(**config)).eval()
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from generalizeformer.core.artefact import CONFIG, README, WEIGHTS
 from generalizeformer.core.backbones import DigitNet, build_backbone
 from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generators import channels
 from generalizeformer.core.guard import Guard
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.core.slots import Selection
@@ -212,7 +213,7 @@ def test_a_config_cut_short_anywhere_is_refused(
         (b"[1, 2]", "another library"),
         (b"null", "another library"),
         (b'{"model_type": "bert", "hidden_size": 768}', "another library"),
-        (b'{"library": "generalizeformer", "format": 3}', "format 3, but this version reads 2"),
+        (b'{"library": "generalizeformer", "format": 4}', "format 4, but this version reads 3"),
         (b'{"library": "generalizeformer"}', "format None"),
         (b'{"library": "generalizeformer", "format": 1}', "damaged"),
         (b'{"library": "generalizeformer", "format": 1, "model": [], "card": {}}', "damaged"),
@@ -372,14 +373,22 @@ def test_saving_does_not_disturb_the_model(tmp_path: Path) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_folder_from_before_layers_settled_answers_as_it_did(tmp_path: Path) -> None:
-    model = by_name(GENERATORS["channels"])
+@pytest.mark.parametrize(
+    ("form", "without"), [(1, ("settle", "detail", "gather")), (2, ("gather",))]
+)
+def test_a_folder_of_an_older_format_answers_as_it_did(
+    form: int, without: tuple[str, ...], tmp_path: Path
+) -> None:
+    old = channels.Config(layers=1, width=16, heads=2, settle=False, detail=True, gather=False)
+    model = by_name(old, strengths=(1.0,))
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     content = json.loads(config.read_text())
-    del content["model"]["generator"]["settle"]
-    config.write_text(json.dumps(content | {"format": 1}))
-    loaded = GeneralizeFormer.from_pretrained(tmp_path)
-    assert loaded.config == model.config
-    config.write_text(json.dumps(content | {"format": 2}))
+    for name in without:
+        del content["model"]["generator"][name]
+    if form == 1:
+        del content["model"]["strengths"]
+    config.write_text(json.dumps(content | {"format": form}))
+    assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
+    config.write_text(json.dumps(content | {"format": 3}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config != model.config

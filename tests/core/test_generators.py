@@ -290,8 +290,9 @@ def test_a_generator_without_features_does_not_settle_either() -> None:
 
 def test_layers_without_source_statistics_move_in_the_first_run() -> None:
     backbone = lived(Net(nn.GroupNorm(2, 8)))
+    settling = replace(CHANNELS, settle=True)
     made = generated(
-        perturbed(backbone, SETTLING), perturbed(backbone, SETTLING).observe(images(6))
+        perturbed(backbone, settling), perturbed(backbone, settling).observe(images(6))
     )
     same = generated(
         perturbed(backbone, CHANNELS), perturbed(backbone, CHANNELS).observe(images(6))
@@ -308,3 +309,35 @@ def test_without_detail_all_channels_of_a_layer_move_alike() -> None:
             moves = made[towards(slot.layer)]
             assert (moves - moves[..., :1]).abs().max() < 1e-12
             assert moves.abs().max() > 1e-4
+
+
+def test_a_classifier_that_gathers_turns_its_rows_to_the_features_taken_for_their_class() -> None:
+    """ŵ + a Σ p ẑ per group and class, at the row's old length, with a gate of its own for every group."""
+    model, x = model_of(digits(), SETTLING), images(6)
+    seen = model.observe(x, GROUPS)
+    target = all_the_way(model, seen)
+    source = {name: value for name, value in target.items() if not name.endswith("towards")}
+    name = model.slots.classifier
+    pull = torch.linspace(0.1, 0.9, len(seen.grouping.sizes) * model.classes, dtype=torch.float64)
+    pull = pull.reshape(-1, model.classes)
+    run = model.network.run(x, seen.grouping, source | {towards(name): pull})
+    weight, bias = source[f"{name}.weight"][0], source[f"{name}.bias"][0]
+    for number, group in enumerate(sorted(set(GROUPS.tolist()))):
+        mine = seen.features[group == GROUPS]
+        votes = (mine @ weight.T + bias).softmax(1)
+        length = weight.norm(dim=1, keepdim=True)
+        rows = weight / length + pull[number, :, None] * (
+            votes.T @ (mine / mine.norm(dim=1, keepdim=True))
+        )
+        rows = rows / rows.norm(dim=1, keepdim=True) * length
+        torch.testing.assert_close(run.settled[f"{name}.weight"][number], rows, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            run.logits[group == GROUPS], mine @ rows.T + bias, rtol=0, atol=1e-9
+        )
+
+
+def test_a_classifier_gathers_only_where_phi_may_see_features() -> None:
+    for inputs, gathers in ((("features",), True), (("parameters", "gradients"), False)):
+        model = perturbed(digits(), replace(SETTLING, inputs=inputs))
+        made = generated(model, model.observe(images(6), GROUPS))
+        assert (towards(model.slots.classifier) in made) == gathers

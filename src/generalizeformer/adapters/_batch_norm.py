@@ -1,4 +1,6 @@
-"""The BatchNorm layers of a backbone: which they are, and how a private copy is made to use the batch's statistics."""
+"""The BatchNorm layers of a backbone: which they are, and what a private copy can be made to do in their place."""
+
+from collections.abc import Callable
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -27,3 +29,14 @@ def use_batch_statistics(copied: nn.Module, method: str) -> None:
             )
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = None
+
+
+def replace_batch_norms(
+    copied: nn.Module, make: Callable[[str, nn.Module], nn.Module]
+) -> list[nn.Module]:
+    """What `make` gave for each BatchNorm layer (name and layer), now in its place. Only for a private copy."""
+    made = {id(layer): make(name, layer).eval() for name, layer in batch_norms(copied).items()}
+    for parent in list(copied.modules()):
+        for name, child in parent._modules.items():  # a layer used in two places stays one layer
+            parent._modules[name] = made.get(id(child), child)
+    return list(made.values())

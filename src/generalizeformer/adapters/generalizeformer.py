@@ -11,10 +11,21 @@ import copy
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from generalizeformer.adapters._about import About
 from generalizeformer.adapters._protocol import GroupedAdapter
 from generalizeformer.adapters._stateless import Stateless
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.guard import Guard
+
+ABOUT = About(
+    paper="GeneralizeFormer: this method",
+    moves="what φ generates: γ, β and classifier, for each batch",
+    batch_norm="source",
+    keeps="nothing",
+    answers="after",
+    reference="none",
+    needs="trained φ",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

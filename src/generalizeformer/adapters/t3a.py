@@ -14,21 +14,29 @@ nothing is kept has the template 0, and so the logit 0, as in the reference.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from generalizeformer.adapters._about import About
 from generalizeformer.adapters._protocol import Adapter
+from generalizeformer.adapters._supports import Supports, observed
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.core.grouped import Output
-from generalizeformer.core.groups import grouping
-from generalizeformer.core.inputs import check_images
-from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.shapes import Features, Images, Logits
 from generalizeformer.errors import UserError
+
+ABOUT = About(
+    paper="Iwasawa and Matsuo, Test-time classifier adjustment module (T3A), NeurIPS 2021",
+    moves="class templates in place of the classifier",
+    batch_norm="source",
+    keeps="per class the surest features",
+    answers="after",
+    reference="matsuolab/T3A, trace t3a",
+    needs="linear classifier",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,55 +56,26 @@ GRID: tuple[dict[str, Any], ...] = tuple(
 """The reference's grid, to be searched on source data; our default first."""
 
 
-class T3A:
-    """Supports, their pseudo labels and entropies: by class, and inside a class by entropy."""
+class T3A(Supports):
+    """A classifier whose rows are made from its supports."""
 
     def __init__(self, source: GeneralizeFormer, config: Config) -> None:
-        self.source, self.config = source, config
+        self.source, self.limit = source, config.supports
         self.reset()
 
     @torch.no_grad()
     def step(self, images: Images) -> Logits:
-        seen = self._observe(images)
+        seen = observed(self.source, images)
         self._remember(seen.features, seen.logits)
         return self._answer(seen.features)
 
     @torch.no_grad()
     def predict(self, images: Images) -> Logits:
-        return self._answer(self._observe(images).features)
+        return self._answer(observed(self.source, images).features)
 
     @torch.no_grad()
     def reset(self) -> None:
-        classifier = cast(
-            nn.Linear, self.source.backbone.get_submodule(self.source.slots.classifier)
-        )
-        rows = classifier.weight
-        self.supports, self.entropies = rows[:0], rows[:0, 0]
-        self.labels = torch.empty(0, dtype=torch.long, device=rows.device)
-        # Labelled by what they are predicted as, which is not always the class they are the row of.
-        self._remember(rows, F.linear(rows, rows, classifier.bias))
-
-    def _observe(self, images: Images) -> Output:
-        check_images(images, self.source.backbone)
-        return self.source.network.run(images, grouping(None, len(images), images), {})
-
-    def _remember(self, features: Features, logits: Logits) -> None:
-        """Adds the features with their predicted classes; of each class the surest stay, the others go for good."""
-        supports = torch.cat([self.supports, features.to(self.supports.dtype)])
-        entropies = torch.cat([self.entropies, per_image_entropy(logits).to(self.entropies.dtype)])
-        labels = torch.cat([self.labels, logits.argmax(1)])
-        order = entropies.argsort(stable=True)
-        order = order[labels[order].argsort(stable=True)]
-        if self.config.supports is not None:
-            counts = torch.bincount(labels, minlength=self.source.classes)
-            first = counts.cumsum(0) - counts  # where each class begins in `order`
-            rank = torch.arange(len(order), device=order.device) - first[labels[order]]
-            order = order[rank < self.config.supports]
-        self.supports, self.labels, self.entropies = (
-            supports[order],
-            labels[order],
-            entropies[order],
-        )
+        self._begin_with_rows()
 
     def _templates(self) -> Float[Tensor, "classes feature"]:
         """Per class, the direction of the sum of its supports' directions."""

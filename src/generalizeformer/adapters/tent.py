@@ -10,7 +10,9 @@ parameters. A single image is normalised by itself, which works but removes most
 
 Deviations. The private copy is in eval mode, so dropout is off; the reference leaves it on. Every BatchNorm is
 served, not only BatchNorm2d. In a model without BatchNorm the affine parts of its LayerNorm, GroupNorm, … move
-instead; those need no batch statistics.
+instead; those need no batch statistics. `blocks` lets only the layers of some part of the network move (surgical
+fine-tuning); all of them still use the batch's statistics. With the learning rates of source training this is the
+Tent of T3A's harness (TentFull).
 """
 
 from dataclasses import dataclass
@@ -19,14 +21,27 @@ from typing import Any
 import torch
 from torch import nn
 
+from generalizeformer.adapters._about import About
 from generalizeformer.adapters._batch_norm import batch_norms, use_batch_statistics
-from generalizeformer.adapters._learner import Learner, released
+from generalizeformer.adapters._blocks import where, within
+from generalizeformer.adapters._descent import Descent, check_settings
+from generalizeformer.adapters._learner import released
+from generalizeformer.adapters._objectives import Scalar, mean_entropy
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.normalisers import is_norm
-from generalizeformer.core.shapes import Images, Logits
+from generalizeformer.core.shapes import Logits
 from generalizeformer.errors import UserError
+
+ABOUT = About(
+    paper="Wang et al., Tent, ICLR 2021",
+    moves="γ, β of norm layers",
+    batch_norm="batch",
+    keeps="γ, β, Adam's moments",
+    answers="before",
+    reference="DequanWang/tent, trace tent; matsuolab/T3A (TentFull), trace tent_full_t3a",
+    needs="norm layers with γ, β",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +50,12 @@ class Config:
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
     steps: int = 1  # updates per batch
     episodic: bool = False  # forget everything before each batch
+    blocks: tuple[str, ...] = ()  # only layers in these modules move; empty: all
 
     def __post_init__(self) -> None:
-        if not 0 <= self.learning_rate < float("inf"):
-            raise UserError(
-                f"tent: learning_rate is {self.learning_rate}; give a number of at least 0"
-            )
+        check_settings("tent", self)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UserError(f"tent: betas are {self.betas}; give two numbers from 0 to below 1")
-        if self.steps < 1:
-            raise UserError(f"tent: steps is {self.steps}; give at least 1")
 
 
 GRID: tuple[dict[str, Any], ...] = tuple(
@@ -53,31 +64,30 @@ GRID: tuple[dict[str, Any], ...] = tuple(
 """T3A's grid for Tent (factors of the learning rate, times steps) around the reference's default, which is first."""
 
 
-class Tent(Learner):
+class Tent(Descent):
     """A private copy of the backbone whose normalisation layers follow the entropy downhill."""
 
     name = "tent"
+    config: Config
 
     def __init__(self, source: GeneralizeFormer, config: Config) -> None:
-        self.config, self.episodic = config, config.episodic
-        super().__init__(source)
+        self.episodic = config.episodic
+        super().__init__(source, config)
 
     def release(self, copied: nn.Module) -> list[nn.Parameter]:
-        """γ and β of the BatchNorm, else of all norm layers."""
+        """γ and β of the BatchNorm, else of all norm layers, as far as they lie in the blocks."""
         use_batch_statistics(copied, self.name)
         layers = batch_norms(copied).values() or [m for m in copied.modules() if is_norm(m)]
-        return released(layers, self.name, "normalisation layer with a scale or shift")
+        blocks, kind = self.config.blocks, "normalisation layer with a scale or shift"
+        return released(
+            within(layers, copied, blocks, self.name), self.name, f"{kind}{where(blocks)}"
+        )
 
     def optimise(self, moving: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(moving, lr=self.config.learning_rate, betas=self.config.betas)
 
-    def learn(self, images: Images) -> Logits:
-        for _ in range(self.config.steps):
-            logits = self.answer(images)
-            self.optimizer.zero_grad()
-            per_image_entropy(logits).mean().backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-        return logits
+    def loss(self, logits: Logits) -> Scalar:
+        return mean_entropy(logits)
 
 
 def build(source: GeneralizeFormer, config: Config) -> Adapter:

@@ -2,21 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from urllib.parse import quote
 
-from generalizeformer.config import from_dict, to_dict
+from generalizeformer.config import from_dict
 from generalizeformer.core.preprocessing import Preprocessing
-from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.streams import Stream
-from generalizeformer.errors import DataError, UserError
-from generalizeformer.training._paper import PAPER_PHI
 from generalizeformer.training._recipe import Recipe
 
 # What is evaluated, not what is trained: a model is kept when one of these changes.
-EVALUATION = ("batch_sizes", "limit", "selection_limit")
+EVALUATION = ("batch_sizes", "limit", "selection_limit", "suite", "looks")
+# Came later, so they go without saying where they are as usual: earlier cells and models keep their names.
+LATER = ("suite", "looks", "sources", "classes_apart", "pooled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +25,22 @@ class Cell:
     dataset: str
     target: str
     seed: int  # of the training, the division and the order of arrival
-    training: str  # one of `recipes`
+    training: str  # one of the suite's
     recipe: dict[str, Any]  # as plain data, with this seed
     backbone: str
     pretrained: bool
     preprocessing: Preprocessing  # the image size among it
     batch_sizes: tuple[int, ...]
-    limit: int | None = None  # images of the target stream; None: all
+    limit: int | None = None  # images of the target stream, or of every look; None: all
     selection_limit: int | None = None  # images of each source that settings are chosen on
     protocol: str | None = None
     dataset_settings: dict[str, Any] = field(default_factory=dict)
     precision: str = "32-true"
+    suite: str = "main"
+    looks: tuple[str, ...] = ()  # changes such as "fog:3" that the target comes under; (): as it is
+    sources: tuple[str, ...] = ()  # domains to learn from; (): all but the target
+    classes_apart: str | None = None  # each source knows some classes only: "labels", "0", "1", …
+    pooled: bool = False  # all sources are learned from as one domain
 
     def __post_init__(self) -> None:
         self.streams()  # what no stream can be is told before anything is trained
@@ -44,91 +48,54 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A few words that are a file name and differ between the cells of a benchmark."""
-        return f"{quote(self.target, safe='')}-seed-{self.seed}-{self.training}"
+        """A few words that are a file name and differ between the cells of a suite."""
+        return f"{_quoted(self.target)}-{self._taught}"
 
     @property
     def model_name(self) -> str:
-        """The same with a digest of all that the trained model depends on."""
-        trained = {key: value for key, value in asdict(self).items() if key not in EVALUATION}
-        return f"{self.name}-{_digest(trained)[:12]}"
+        """The same with a digest of all that the trained model depends on; cells of one model share it."""
+        if not self.sources:
+            return f"{self.name}-{self._digest(EVALUATION)[:12]}"
+        return f"{self._taught}-{self._digest((*EVALUATION, 'target'))[:12]}"
+
+    @property
+    def _taught(self) -> str:
+        sources = "+".join(map(_quoted, self.sources))
+        return f"{f'from-{sources}-' if sources else ''}seed-{self.seed}-{self.training}"
 
     def key(self) -> str:
         """What is the same on every machine, and another when anything in the cell is."""
-        return _digest(asdict(self))
+        return self._digest()
 
     def streams(self) -> list[Stream]:
-        """The target by itself in every batch size."""
-        return [Stream((self.target,), size, self.seed, self.limit) for size in self.batch_sizes]
+        """The target in every batch size: by itself, or each look alone, then all mixed, then one after another."""
+        sizes = self.batch_sizes
+        if not self.looks:
+            return [Stream((self.target,), size, self.seed, self.limit) for size in sizes]
+        return [stream for size in sizes for stream in self._changing(size)]
+
+    def _changing(self, size: int) -> list[Stream]:
+        words = tuple(f"{self.target}@{look}" for look in self.looks)
+        together = None if self.limit is None else self.limit * len(words)
+        return [
+            *(Stream((word,), size, self.seed, self.limit) for word in words),
+            Stream(words, size, self.seed, together),
+            Stream(words, size, self.seed, together, order="in_turn"),
+        ]
 
     def full_recipe(self) -> Recipe:
         """The recipe as the training takes it."""
         return from_dict(Recipe, self.recipe)
 
-
-def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
-    """The recipe of every training by its name, all on the main one's backbones."""
-    if main.episodes == "joint":
-        raise DataError(
-            "episodes are 'joint', which train the backbone together with φ, so that methods would start from "
-            "different ones; use held-out or looks"
-        )
-    paper = replace(
-        paper,
-        erm=main.erm,
-        validation=main.validation,
-        division=main.division,
-        meta=replace(paper.meta, augmentation=main.meta.augmentation),
-    )
-    return {"generalizeformer": main, "generalizeformer_paper": paper}
+    def _digest(self, without: Collection[str] = ()) -> str:
+        usual = {field.name: field.default for field in fields(self) if field.name in LATER}
+        content = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in without and not (name in usual and value == usual[name])
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def plan(
-    domains: DomainDataset,
-    known: Mapping[str, Recipe],
-    *,
-    targets: Sequence[str],
-    seeds: Sequence[int],
-    trainings: Sequence[str],
-    **shared: Any,
-) -> list[Cell]:
-    """The cells of a benchmark: for every seed, every target, every training. What cannot run is told here."""
-    _check(domains, known, targets, seeds, trainings, shared["batch_sizes"])
-    cells = []
-    for seed in dict.fromkeys(seeds):
-        for target in dict.fromkeys(targets or domains.names):
-            for training in dict.fromkeys(trainings):
-                recipe = replace(known[training], seed=seed)
-                recipe.check(domains.without([target]))
-                own: dict[str, Any] = {"target": target, "seed": seed, "training": training}
-                cells.append(Cell(dataset=domains.name, recipe=to_dict(recipe), **own, **shared))
-    return cells
-
-
-def _check(
-    domains: DomainDataset,
-    known: Mapping[str, Recipe],
-    targets: Sequence[str],
-    seeds: Sequence[int],
-    trainings: Sequence[str],
-    batch_sizes: Sequence[int],
-) -> None:
-    examples = {"seeds": "0", "trainings": "generalizeformer", "batch sizes": "20"}
-    given = {"seeds": seeds, "trainings": trainings, "batch sizes": batch_sizes}
-    for name, values in given.items():
-        if not values:
-            raise UserError(f"{name}: none was given; give at least one, such as {examples[name]}")
-    if len(domains.names) < 2:
-        raise DataError(
-            f"{domains.name}: it has one domain ({domains.names[0]!r}), and leaving it out leaves nothing to learn "
-            "from; give a dataset of two or more"
-        )
-    for target in targets:
-        domains.index(target)
-    for training in trainings:
-        if training not in known:
-            raise UserError(f"trainings: there is no {training!r}; choose from: {', '.join(known)}")
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

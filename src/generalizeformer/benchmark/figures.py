@@ -1,7 +1,7 @@
 """Pictures as inline SVG, so that a report is one file that needs nothing else."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,19 @@ def batch_lines(records: Sequence[Record]) -> str:
     axes.set_xlabel("images per batch")
     axes.set_ylabel("accuracy, %")
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    return _svg(figure)
+
+
+def interval_lines(differences: Mapping[str, tuple[float, float, float]]) -> str:
+    """Mean, low and high end of every method's difference, the first on top."""
+    figure, axes = _axes(6.2, 0.8 + 0.3 * len(differences))
+    for place, (middle, low, high) in enumerate(differences.values()):
+        axes.plot([low, high], [place, place], color=_colour(0))
+        axes.plot([middle], [place], "o", color=_colour(4))
+    axes.axvline(0, color="#bbbbbb", linewidth=1)
+    axes.set_yticks(range(len(differences)), list(differences), fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("percentage points")
     return _svg(figure)
 
 

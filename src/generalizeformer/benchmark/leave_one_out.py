@@ -1,16 +1,19 @@
-"""Leave-one-domain-out: train on all other domains, then compare methods on the one left out."""
+"""A cell from beginning to end: train on its sources, then compare methods on the target left out."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from generalizeformer import atomic
 from generalizeformer.benchmark import store
 from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.comparisons import COMPARISONS
+from generalizeformer.benchmark.parts import learned_from, met
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.runner import run
 from generalizeformer.benchmark.selection import best_in_hindsight, choose, grid
@@ -23,22 +26,6 @@ from generalizeformer.data.streams import Stream
 from generalizeformer.training._loop import Report
 from generalizeformer.training._recipe import train_recipe
 from generalizeformer.training._start import near
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What is run with a trained model: methods by the names of their records, and whose oracle is shown."""
-
-    methods: Mapping[str, str]
-    hindsight: tuple[str, ...] = ()
-
-
-SHARED = ("source", "alpha_bn", "tent", "t3a", "generalizeformer")
-COMPARISONS = {
-    "generalizeformer": Comparison({name: name for name in SHARED}, hindsight=("alpha_bn",)),
-    # The same backbone, so that only φ is another.
-    "generalizeformer_paper": Comparison({"generalizeformer_paper": "generalizeformer"}),
-}
 
 
 def finish(
@@ -72,21 +59,23 @@ def run_cell(
     cell: Cell, domains: DomainDataset, folder: Path, fabric: Fabric, report: Report | None = None
 ) -> list[Record]:
     """The records of a cell, made now. Backbones are trained once for all cells of a folder."""
-    sources, recipe = domains.without([cell.target]), cell.full_recipe()
-    model = train_recipe(
-        _backbone(cell, domains),
-        sources,
-        recipe,
-        _card(cell, domains),
-        folder / "models" / cell.model_name,
-        fabric,
-        report,
-        backbones=folder / "backbones",
-    )
+    sources, recipe = learned_from(cell, domains), cell.full_recipe()
+    place = folder / "models" / cell.model_name
+    with atomic.alone(place):  # cells of several targets or suites may want the same model at once
+        model = train_recipe(
+            _backbone(cell, domains),
+            sources,
+            recipe,
+            _card(cell, domains),
+            place,
+            fabric,
+            report,
+            backbones=folder / "backbones",
+        )
     _, held = split_all(
         sources, validation=recipe.validation, seed=recipe.seed, division=recipe.division
     )
-    target = near(domains.only([cell.target]), fabric.device)
+    target = near(met(cell, domains, fabric.device), fabric.device)
     bench = _Bench(model.eval(), target, near(held, fabric.device), cell, report)
     return [record for stream in cell.streams() for record in bench.records(stream)]
 
@@ -103,14 +92,18 @@ class _Bench:
         report: Report | None,
     ) -> None:
         self.model, self.target, self.held, self.cell = model, target, held, cell
-        self.plan, self.report, self.done = COMPARISONS[cell.training], report, 0
+        self.plan, self.report, self.done = COMPARISONS[cell.suite][cell.training], report, 0
+        self.sources = held if self.plan.forgetting else None
+        # Streams of one batch size share these.
+        self.choices: dict[tuple[str, int], dict[str, object]] = {}
+        self.before: dict[int, dict[str, float]] = {}
 
     def records(self, stream: Stream) -> list[Record]:
         """Every method on the target, with settings chosen on the sources; then the oracles."""
         found = []
         for name, method in self.plan.methods.items():
             settings = self._chosen(method, stream.batch_size)
-            record = self._run(method, stream, settings, self.held)
+            record = self._run(method, stream, settings, self.sources)
             found.append(replace(record, method=name))
             self._tell()
         for method in self.plan.hindsight:
@@ -122,14 +115,17 @@ class _Bench:
         """The best of the grid on the target; what it does to the sources is measured for that one only."""
         tried = [self._run(method, stream, settings) for settings in grid(method)]
         best = best_in_hindsight(tried)
-        again = self._run(method, stream, best.settings, self.held)
+        again = self._run(method, stream, best.settings, self.sources)
         return replace(again, method=best.method)
 
     def _chosen(self, method: str, batch_size: int) -> dict[str, object]:
         if len(grid(method)) == 1:
             return grid(method)[0]
-        limit = self.cell.selection_limit
-        return choose(self.model, self.held, method, batch_size, self.cell.seed, limit).settings
+        if (method, batch_size) not in self.choices:
+            seed, limit = self.cell.seed, self.cell.selection_limit
+            chosen = choose(self.model, self.held, method, batch_size, seed, limit)
+            self.choices[method, batch_size] = chosen.settings
+        return self.choices[method, batch_size]
 
     def _run(
         self,
@@ -138,14 +134,18 @@ class _Bench:
         settings: dict[str, object],
         sources: DomainDataset | None = None,
     ) -> Record:
-        given, seed = {method: settings}, self.cell.seed
-        return run(self.model, self.target, method, stream, seed, given, sources)
+        given, seed, before = {method: settings}, self.cell.seed, self.before
+        known = before.get(stream.batch_size) if sources is not None else None
+        record = run(self.model, self.target, method, stream, seed, given, sources, known)
+        if sources is not None:
+            before[stream.batch_size] = record.sources_before
+        return record
 
     def _tell(self) -> None:
         self.done += 1
         rows = len(self.plan.methods) + len(self.plan.hindsight)
         if self.report is not None:
-            self.report("comparing", self.done, rows * len(self.cell.batch_sizes), {})
+            self.report("comparing", self.done, rows * len(self.cell.streams()), {})
 
 
 def _backbone(cell: Cell, domains: DomainDataset) -> Callable[[], nn.Module]:

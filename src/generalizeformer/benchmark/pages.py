@@ -64,8 +64,21 @@ def evaluation_page(path: Path, title: str, records: Sequence[Record]) -> None:
     )
 
 
-def benchmark_page(path: Path, title: str, records: Sequence[Record]) -> None:
-    """A leave-one-domain-out benchmark: every target, gains, batch sizes, forgetting, and the settings chosen."""
+def benchmark_page(
+    path: Path,
+    title: str,
+    records: Sequence[Record],
+    sections: Sequence[Section] | None = None,
+    about: str = ABOUT_BENCHMARK,
+) -> None:
+    """The page of a suite, the main one where no sections are given: which names are oracles', how many trainings."""
+    parts = benchmark_sections(records) if sections is None else sections
+    seeds = len({record.run_seed for record in records})
+    write_page(path, title, about, parts, f"{_oracles(records)} Trainings: {seeds}.")
+
+
+def benchmark_sections(records: Sequence[Record]) -> list[Section]:
+    """Leave one domain out: every target, gains, batch sizes, forgetting, and the settings chosen."""
     targets = [
         Section(
             f"Accuracy in batches of {size}",
@@ -74,7 +87,7 @@ def benchmark_page(path: Path, title: str, records: Sequence[Record]) -> None:
         )
         for size in batch_sizes(records)
     ]
-    sections = [
+    return [
         *targets,
         Section("The same as a picture", picture=figures.accuracy_bars(records)),
         Section("Gain over the source model", "Percentage points.", gain_table(records, "")),
@@ -82,8 +95,6 @@ def benchmark_page(path: Path, title: str, records: Sequence[Record]) -> None:
         Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),
         Section("Settings", ABOUT_CHOICES, choices_table(records, "")),
     ]
-    seeds = len({record.run_seed for record in records})
-    write_page(path, title, ABOUT_BENCHMARK, sections, f"{_oracles(records)} Trainings: {seeds}.")
 
 
 def _oracles(records: Sequence[Record]) -> str:

@@ -1,13 +1,15 @@
 """Records: what one method did on one stream, as plain data that can be stored, merged and compared."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from generalizeformer import atomic
 from generalizeformer.config import from_dict
-from generalizeformer.data.streams import PLAIN, order_words
+from generalizeformer.data.streams import PLAIN, Stream, order_words
 from generalizeformer.errors import DataError
 
 ORACLE = "_oracle"  # ends the name of a method whose settings were picked with the target's labels
@@ -33,6 +35,19 @@ class Record:
     # Percent on source validation images, by domain: the plain source model's, and the method's after the stream.
     sources_before: dict[str, float] = field(default_factory=dict)
     sources_after: dict[str, float] = field(default_factory=dict)  # empty where not measured
+    # Older records have none of these.
+    by_class: dict[str, float] = field(default_factory=dict)  # percent over all images of a class
+    calibration_error: float | None = None  # percent, from the softmax of the answers
+    forwards: float | None = None  # images through a backbone, per image of the stream
+    backwards: float | None = None  # the same for gradients on their way back
+    # Bytes at the highest, above those before the method was built: its copies, its images, what libraries take to
+    # work in. Known of GPUs only. Methods without state are given many batches at once, so theirs is of many batches.
+    memory: int | None = None
+
+    @property
+    def class_accuracy(self) -> float | None:
+        """Percent, mean over the classes that the stream held."""
+        return mean(self.by_class.values()) if self.by_class else None
 
     @property
     def is_oracle(self) -> bool:
@@ -42,16 +57,35 @@ class Record:
     @property
     def setting(self) -> str:
         """A few words for the column this record belongs to."""
-        several = len(self.targets) > 1
-        kind = "mixed" if several else "single"
-        if self.order != PLAIN:
-            words = order_words(self.order, self.order_settings)
-            kind = f"{words}, {len(self.targets)} targets" if several else words
-        return f"{kind}, batches of {self.batch_size}"
+        return _setting(len(self.targets), self.batch_size, self.order, self.order_settings)
 
 
-def write(path: Path, records: list[Record]) -> None:
-    """All records in one file, which appears whole or not at all."""
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """One method that could not serve the model, or the batches of a stream."""
+
+    method: str
+    targets: tuple[str, ...]
+    setting: str  # the column it is missing from
+    why: str  # the method's own words
+    stream: str = ""  # its key
+
+
+def refusal(method: str, stream: Stream, error: Exception) -> Refusal:
+    """The error with which a method refused a stream, as data."""
+    return Refusal(
+        method=method,
+        targets=stream.targets,
+        setting=_setting(
+            len(stream.targets), stream.batch_size, stream.order, dict(stream.settings)
+        ),
+        why=" ".join(str(error).split()),
+        stream=stream.key(),
+    )
+
+
+def write(path: Path, records: Sequence[Record | Refusal]) -> None:
+    """All of them in one file, which appears whole or not at all."""
     atomic.write_text(path, json.dumps([asdict(record) for record in records], indent=1) + "\n")
 
 
@@ -61,3 +95,12 @@ def read(path: Path) -> list[Record]:
         return [from_dict(Record, entry) for entry in json.loads(path.read_text("utf-8"))]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: no readable records ({error}); run `evaluate` again") from None
+
+
+def _setting(targets: int, batch_size: int, order: str, settings: Mapping[str, Any]) -> str:
+    several = targets > 1
+    kind = "mixed" if several else "single"
+    if order != PLAIN:
+        words = order_words(order, settings)
+        kind = f"{words}, {targets} targets" if several else words
+    return f"{kind}, batches of {batch_size}"

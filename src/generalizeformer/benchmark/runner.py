@@ -7,32 +7,47 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from generalizeformer import catalog
 from generalizeformer.adapters._protocol import Adapter, GroupedAdapter
-from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.measures import calibration_error, percent, percent_by
+from generalizeformer.benchmark.passes import Passes
+from generalizeformer.benchmark.records import Record, Refusal, refusal
 from generalizeformer.config import from_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.streams import Stream
+from generalizeformer.errors import UserError
 
 ADAPTERS = "generalizeformer.adapters"
 TOGETHER = 320  # images of a grouped call: bounds memory, changes no answer
 Report = Callable[[str, Stream], None]
+Refused = Callable[[Refusal], None]
 Settings = Mapping[str, Mapping[str, Any]]
 """Settings by method; a method that is not there runs with its defaults."""
 Ask = Callable[[Adapter, Tensor, Tensor], Tensor]
 """How a method is asked: images and their groups in, logits out."""
 
 
+class Cost(NamedTuple):
+    """What a method spent on a stream: seconds, passes through a backbone (passes.py), bytes where they are known."""
+
+    seconds: float
+    forwards: int
+    backwards: int
+    peak: int | None  # allocated on the GPU, by whomever
+
+
 class Scored(NamedTuple):
-    """What came of a stream: which answers were right, of which target, and the seconds spent in the method."""
+    """What came of a stream: which answers were right, how sure, of which class and target, and what they cost."""
 
     right: Bool[Tensor, " n"]
+    confidence: Float64[Tensor, " n"]
+    labels: Int64[Tensor, " n"]
     where: Int64[Tensor, " n"]
-    seconds: float
+    cost: Cost
 
 
 def build_adapter(
@@ -53,16 +68,31 @@ def compare(
     run_seed: int,
     report: Report | None = None,
     settings: Settings | None = None,
+    sources: DomainDataset | None = None,
+    refused: Refused | None = None,
 ) -> list[Record]:
-    """Every method on every stream, each from the same source model and freshly built."""
+    """Every method on every stream, each from the same source model and freshly built.
+
+    `refused` is told of a method that cannot serve the model or a stream's batches, and the comparison goes on
+    without it; where nobody is to be told, that ends the comparison.
+    """
     for stream in streams:  # one that cannot flow is told before the first method runs
         stream.arrivals(dataset)
     records = []
+    plain: dict[tuple[int, int], dict[str, float]] = {}  # the same for all methods: asked once
     for stream in streams:
+        visit = (stream.batch_size, stream.seed)
         for method in methods:
             if report is not None:
                 report(method, stream)
-            records.append(run(source, dataset, method, stream, run_seed, settings))
+            given = (method, stream, run_seed, settings, sources, plain.get(visit))
+            try:
+                records.append(run(source, dataset, *given))
+                plain[visit] = records[-1].sources_before
+            except UserError as error:
+                if refused is None:
+                    raise
+                refused(refusal(method, stream, error))
     return records
 
 
@@ -74,34 +104,42 @@ def run(
     run_seed: int,
     settings: Settings | None = None,
     sources: DomainDataset | None = None,
+    before: dict[str, float] | None = None,
 ) -> Record:
     """One method on one stream: the images go in, the truth is kept here.
 
     `sources`: source validation images, which the plain source model answers before and the method after the
-    stream, in batches of the same size.
+    stream, in batches of the same size. `before`: what the plain source model has on them, where that is known.
     """
+    held = _allocated(source)
     adapter, used = build_adapter(method, source, **(settings or {}).get(method, {}))
     scored = _score(adapter, _learn, source, dataset, stream)
-    before, after = {}, {}
+    after = {}
     if sources is not None:
-        before = _recalled(build_adapter("source", source)[0], source, sources, stream)
+        before = before or _recalled(build_adapter("source", source)[0], source, sources, stream)
         after = _recalled(adapter, source, sources, stream)
+    cost, images = scored.cost, len(scored.right)
     return Record(
         method=method,
         targets=stream.targets,
         batch_size=stream.batch_size,
         seed=stream.seed,
         run_seed=run_seed,
-        images=len(scored.right),
-        accuracy=_percent(scored.right),
-        by_target=_by_target(stream, scored),
-        seconds=scored.seconds,
+        images=images,
+        accuracy=percent(scored.right),
+        by_target=percent_by(scored.right, scored.where, stream.targets),
+        seconds=cost.seconds,
         settings=used,
         order=stream.order,
         order_settings=dict(stream.settings),
         stream=stream.key(),
-        sources_before=before,
+        sources_before=before or {},
         sources_after=after,
+        by_class=percent_by(scored.right, scored.labels, dataset.classes),
+        calibration_error=calibration_error(scored.right, scored.confidence),
+        forwards=cost.forwards / images,
+        backwards=cost.backwards / images,
+        memory=None if cost.peak is None or held is None else cost.peak - held,
     )
 
 
@@ -112,16 +150,23 @@ def _score(
     device, prepare = next(source.parameters()).device, source.card.preprocessing
     # Many batches at once where the method keeps no state.
     together = TOGETHER if isinstance(adapter, GroupedAdapter) else stream.batch_size
-    right, where, seconds = [], [], 0.0
+    passes = Passes(source.backbone, source.slots.classifier)
+    parts, seconds, peaks = [], 0.0, []
     # In a thread of its own the method finds nothing but its arguments on the stack: no truth, no dataset.
     with ThreadPoolExecutor(max_workers=1) as worker:
         for chunk in stream.chunks(dataset, together):
             images, groups = prepare(chunk.images.to(device)), chunk.groups.to(device)
-            answers, spent = worker.submit(_timed, ask, adapter, images, groups).result()
+            asked = worker.submit(_measured, ask, adapter, images, groups, passes)
+            logits, spent, peak = asked.result()
+            labels, where = chunk.truth.labels.cpu(), chunk.truth.domains.cpu()
+            right, sure = logits.argmax(1) == labels, logits.double().softmax(1).amax(1)
+            parts.append((right, sure, labels, where))
             seconds += spent
-            right.append(answers == chunk.truth.labels.cpu())
-            where.append(chunk.truth.domains.cpu())
-    return Scored(torch.cat(right), torch.cat(where), seconds)
+            peaks.append(peak)
+    known = [peak for peak in peaks if peak is not None]
+    cost = Cost(seconds, passes.forwards, passes.backwards, max(known, default=None))
+    right, sure, labels, where = map(torch.cat, zip(*parts, strict=True))
+    return Scored(right, sure, labels, where, cost)
 
 
 def _recalled(
@@ -130,16 +175,30 @@ def _recalled(
     """Percent on every source domain, in shuffled batches of the stream's size; the method learns nothing."""
     visits = {name: Stream((name,), stream.batch_size, stream.seed) for name in sources.names}
     return {
-        name: _percent(_score(adapter, _recall, source, sources, visit).right)
+        name: percent(_score(adapter, _recall, source, sources, visit).right)
         for name, visit in visits.items()
     }
 
 
-def _timed(ask: Ask, adapter: Adapter, images: Tensor, groups: Tensor) -> tuple[Tensor, float]:
-    """The classes that the method answers, and the seconds it took."""
-    started = time.perf_counter()
-    answers = ask(adapter, images, groups).argmax(1).cpu()  # reading waits for the device
-    return answers, time.perf_counter() - started
+def _measured(
+    ask: Ask, adapter: Adapter, images: Tensor, groups: Tensor, passes: Passes
+) -> tuple[Tensor, float, int | None]:
+    """The logits that the method answers, the seconds it took, and the most bytes that the GPU held meanwhile."""
+    on_gpu = images.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(images.device)
+    with passes:
+        started = time.perf_counter()
+        logits = ask(adapter, images, groups).cpu()  # reading waits for the device
+        seconds = time.perf_counter() - started
+    peak = torch.cuda.max_memory_allocated(images.device) if on_gpu else None
+    return logits, seconds, peak
+
+
+def _allocated(source: GeneralizeFormer) -> int | None:
+    """Bytes held on the GPU; None elsewhere, where nobody counts them."""
+    device = next(source.parameters()).device
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
 
 
 @torch.no_grad()
@@ -154,16 +213,3 @@ def _recall(adapter: Adapter, images: Tensor, groups: Tensor) -> Tensor:
     if isinstance(adapter, GroupedAdapter):
         return adapter.predict_groups(images, groups)
     return adapter.predict(images)
-
-
-def _by_target(stream: Stream, scored: Scored) -> dict[str, float]:
-    """Percent per target. A short stream may hold no image of a target, which then has no score."""
-    visits: dict[str, list[Tensor]] = {target: [] for target in stream.targets}
-    for number, target in enumerate(stream.targets):
-        visits[target].append(scored.right[scored.where == number])
-    parts = {target: torch.cat(visited) for target, visited in visits.items()}
-    return {target: _percent(part) for target, part in parts.items() if len(part)}
-
-
-def _percent(right: Bool[Tensor, " n"]) -> float:
-    return 100 * int(right.sum()) / len(right)

@@ -21,9 +21,14 @@ class Finished:
     commit: str | None = None  # of the code, where it is known
 
 
+def suite_folder(folder: Path, suite: str) -> Path:
+    """Where a suite has its results, in the folder of the models and backbones that all suites share."""
+    return folder if suite == "main" else folder / suite
+
+
 def place(folder: Path, cell: Cell) -> Path:
     """The file of a cell."""
-    return folder / "cells" / f"{cell.name}.json"
+    return suite_folder(folder, cell.suite) / "cells" / f"{cell.name}.json"
 
 
 def write(folder: Path, finished: Finished) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -27,9 +27,13 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     return {"methods": methods}
 
 
-def write(path: Path, records: Sequence[Record]) -> None:
-    """The summary as a file, which appears whole or not at all."""
-    text = json.dumps(summary(records), indent=1, ensure_ascii=False)
+def write(
+    path: Path,
+    records: Sequence[Record],
+    told: Callable[[Sequence[Record]], dict[str, Any]] = summary,
+) -> None:
+    """The summary, or what else is told of the records, as a file, which appears whole or not at all."""
+    text = json.dumps(told(records), indent=1, ensure_ascii=False)
     atomic.write_text(path, f"{text}\n")
 
 

@@ -3,11 +3,39 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
+from typing import Literal
 
-from generalizeformer.benchmark.records import ORACLE, Record
+from generalizeformer.benchmark.records import ORACLE, Record, Refusal
 
 Values = Mapping[tuple[str, str], list[float]]
 """By method and column, one number for each training seed."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a record as a column: its head, where it is found, how many digits, and which end is good."""
+
+    head: str
+    value: Callable[[Record], float | None]
+    digits: int = 1
+    good: Literal["high", "low", "neither"] = "neither"  # what a method spends is no contest
+
+
+def _mean(values: Mapping[str, float]) -> float | None:
+    return mean(values.values()) if values else None
+
+
+MEASURES = (
+    Measure("accuracy, %", lambda r: r.accuracy, good="high"),
+    Measure("mean over classes, %", lambda r: r.class_accuracy, good="high"),
+    Measure("calibration error, %", lambda r: r.calibration_error, good="low"),
+    Measure("ms / image", lambda r: 1000 * r.seconds / r.images, 2),
+    Measure("forwards / image", lambda r: r.forwards, 2),
+    Measure("backwards / image", lambda r: r.backwards, 2),
+    Measure("peak MiB", lambda r: None if r.memory is None else r.memory / 2**20),
+    Measure("sources before, %", lambda r: _mean(r.sources_before)),
+    Measure("sources after, %", lambda r: _mean(r.sources_after), good="high"),
+)
 
 
 @dataclass(frozen=True)
@@ -24,10 +52,10 @@ def accuracy_table(records: Sequence[Record], title: str) -> Table:
     """Methods down, settings across; mean over targets, then mean ± spread over training seeds."""
     methods, settings = method_names(records), list(dict.fromkeys(r.setting for r in records))
     values = {(m, s): seed_means(records, m, s) for m in methods for s in settings}
-    table = _table(title, methods, settings, values)
+    plain = table(title, methods, settings, values)
     times = [_milliseconds(records, method) for method in methods]
-    rows = tuple((*row, time) for row, time in zip(table.rows, times, strict=True))
-    return Table(title, (*table.columns, "ms / image"), rows, table.best)
+    rows = tuple((*row, time) for row, time in zip(plain.rows, times, strict=True))
+    return Table(title, (*plain.columns, "ms / image"), rows, plain.best)
 
 
 def target_table(records: Sequence[Record], batch_size: int, title: str) -> Table:
@@ -39,20 +67,26 @@ def target_table(records: Sequence[Record], batch_size: int, title: str) -> Tabl
         own = [r for r in mine if r.method == method]
         for target in targets:
             values[method, target] = [r.accuracy for r in own if r.targets == (target,)]
-        values[method, "mean"] = _by_seed(own, lambda r: r.accuracy)
-    return _table(title, methods, [*targets, "mean"], values)
+        values[method, "mean"] = by_seed(own, lambda r: r.accuracy)
+    return table(title, methods, [*targets, "mean"], values)
 
 
 def gain_table(records: Sequence[Record], title: str) -> Table:
     """Methods down, batch sizes across: what each gains over the plain source on the same stream."""
-    plain = {(r.stream, r.run_seed): r.accuracy for r in records if r.method == "source"}
-
-    def gain(record: Record) -> float | None:
-        source = plain.get((record.stream, record.run_seed))
-        return None if source is None else record.accuracy - source
-
+    gain = gain_over(records, "source")
     others = [r for r in records if r.method != "source"]
     return _by_batch_size(others, title, gain, signed=True)
+
+
+def gain_over(records: Sequence[Record], method: str) -> Callable[[Record], float | None]:
+    """What a record has more than that method has on the same stream after the same training; None: it has none."""
+    plain = {_circumstances(r): r.accuracy for r in records if r.method == method}
+
+    def gain(record: Record) -> float | None:
+        other = plain.get(_circumstances(record))
+        return None if other is None else record.accuracy - other
+
+    return gain
 
 
 def sources_table(records: Sequence[Record], title: str) -> Table:
@@ -62,6 +96,37 @@ def sources_table(records: Sequence[Record], title: str) -> Table:
         return mean(record.sources_after.values()) if record.sources_after else None
 
     return _by_batch_size(records, title, after)
+
+
+def measures_table(records: Sequence[Record], title: str) -> Table:
+    """Methods down, all that was measured across; mean over streams, then mean ± spread over training seeds."""
+    methods = method_names(records)
+    values = {
+        (m, column.head): by_seed([r for r in records if r.method == m], column.value)
+        for m in methods
+        for column in MEASURES
+    }
+    measured = [c for c in MEASURES if any(values[m, c.head] for m in methods)]
+    rows = tuple(
+        (m, *(percent(values[m, c.head], digits=c.digits) for c in measured)) for m in methods
+    )
+    best = tuple(
+        (row, number)
+        for number, column in enumerate(measured, start=1)
+        for row in _best(methods, column, values)
+    )
+    return Table(title, ("method", *(column.head for column in measured)), rows, best)
+
+
+def refusal_table(refusals: Sequence[Refusal], title: str) -> Table:
+    """Methods that could not take part, where, and why, in their own words; equal words are said once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for refused in refusals:
+        settings = found.setdefault((refused.method, refused.why), [])
+        if refused.setting not in settings:
+            settings.append(refused.setting)
+    rows = tuple((method, "; ".join(where), why) for (method, why), where in found.items())
+    return Table(title, ("method", "setting", "why"), rows, ())
 
 
 def method_names(records: Iterable[Record]) -> list[str]:
@@ -77,7 +142,7 @@ def batch_sizes(records: Iterable[Record]) -> list[int]:
 def seed_means(records: Sequence[Record], method: str, setting: str) -> list[float]:
     """For each training seed, the mean accuracy over the setting's streams."""
     mine = [r for r in records if r.method == method and r.setting == setting]
-    return _by_seed(mine, lambda record: record.accuracy)
+    return by_seed(mine, lambda record: record.accuracy)
 
 
 def by_target(records: Sequence[Record], method: str, setting: str) -> dict[str, float]:
@@ -95,16 +160,16 @@ def _by_batch_size(
 ) -> Table:
     methods, sizes = method_names(records), batch_sizes(records)
     values = {
-        (m, f"batches of {s}"): _by_seed(
+        (m, f"batches of {s}"): by_seed(
             [r for r in records if r.method == m and r.batch_size == s], value
         )
         for m in methods
         for s in sizes
     }
-    return _table(title, methods, [f"batches of {size}" for size in sizes], values, signed)
+    return table(title, methods, [f"batches of {size}" for size in sizes], values, signed)
 
 
-def _by_seed(records: Sequence[Record], value: Callable[[Record], float | None]) -> list[float]:
+def by_seed(records: Sequence[Record], value: Callable[[Record], float | None]) -> list[float]:
     """For each training seed, the mean over its records that have the value."""
     found: dict[int, list[float]] = {}
     for record in sorted(records, key=lambda record: record.run_seed):
@@ -114,11 +179,11 @@ def _by_seed(records: Sequence[Record], value: Callable[[Record], float | None])
     return [mean(numbers) for numbers in found.values()]
 
 
-def _table(
+def table(
     title: str, methods: list[str], heads: list[str], values: Values, signed: bool = False
 ) -> Table:
     """The best of a column is marked; an oracle is never the best, as labels picked it."""
-    rows = tuple((m, *(_cell(values[m, head], signed) for head in heads)) for m in methods)
+    rows = tuple((m, *(percent(values[m, head], signed) for head in heads)) for m in methods)
     honest = [row for row, method in enumerate(methods) if not method.endswith(ORACLE)]
     best = tuple(
         (row, column)
@@ -128,17 +193,37 @@ def _table(
     return Table(title, ("method", *heads), rows, best)
 
 
+def _best(methods: Sequence[str], column: Measure, values: Values) -> list[int]:
+    """The rows that are best in a column. An oracle never is."""
+    if column.good == "neither":
+        return []
+    sign = 1 if column.good == "high" else -1
+    return _highest(
+        {
+            row: [sign * value for value in values[method, column.head]]
+            for row, method in enumerate(methods)
+            if not method.endswith(ORACLE)
+        }
+    )
+
+
 def _highest(values: Mapping[int, list[float]]) -> list[int]:
     """The rows with the highest mean, as printed: two that read the same are equally good."""
     printed = {row: round(mean(v), 1) if v else float("-inf") for row, v in values.items()}
     return [row for row, value in printed.items() if value == max(printed.values())]
 
 
-def _cell(values: list[float], signed: bool = False) -> str:
+def percent(values: list[float], signed: bool = False, digits: int = 1) -> str:
+    """Mean ± spread over training seeds, as text."""
     if not values:
         return "–"
-    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return (f"{mean(values):+.1f}" if signed else f"{mean(values):.1f}") + spread
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):{'+' if signed else ''}.{digits}f}{spread}"
+
+
+def _circumstances(record: Record) -> tuple[str, int, tuple[str, ...]]:
+    """Stream, seed and sources: what methods must have in common to be compared."""
+    return record.stream, record.run_seed, tuple(record.sources_before)
 
 
 def _milliseconds(records: Sequence[Record], method: str) -> str:

@@ -1,10 +1,11 @@
-"""`benchmark`: every domain left out once, all methods on the same source models."""
+"""`benchmark`: every domain left out once, or another suite, all methods on the same source models."""
 
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -20,7 +21,7 @@ from generalizeformer.cli._terminal import (
     show,
     stage_progress,
 )
-from generalizeformer.cli.train import card_for
+from generalizeformer.cli.train import Apart, card_for
 from generalizeformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,23 +29,28 @@ if TYPE_CHECKING:
 
     from generalizeformer.benchmark.cells import Cell
     from generalizeformer.benchmark.records import Record
+    from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.training._recipe import Recipe
 
-TRAININGS = ("generalizeformer", "generalizeformer_paper")
+SuiteName = Literal["main", "dynamic", "single-source", "output-shift", "ablations"]
 
 
 def benchmark(
     out: Annotated[Path, tyro.conf.Positional],
     /,
+    suite: SuiteName = "main",
     data: str = "pacs",
     root: Path | None = None,
     protocol: str | None = None,
     data_settings: tuple[str, ...] = (),
     targets: tuple[str, ...] = (),
+    sources: tuple[str, ...] = (),
+    looks: tuple[str, ...] = (),
+    classes_apart: Apart | None = None,
     seeds: tuple[int, ...] = (0, 1, 2),
-    trainings: tuple[str, ...] = TRAININGS,
-    batch_sizes: tuple[int, ...] = (1, 20, 64, 128),
+    trainings: tuple[str, ...] | None = None,
+    batch_sizes: tuple[int, ...] | None = None,
     limit: int | None = None,
     selection_limit: int | None = None,
     backbone: str | None = None,
@@ -54,25 +60,33 @@ def benchmark(
     augment: Augment | None = None,
     source_steps: int | None = None,
     steps: int | None = None,
-    settings: Path | None = None,
+    settings: tuple[Path, ...] = (),
     paper_settings: Path | None = None,
     device: Device = "auto",
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
+    jobs: int = 1,
 ) -> None:
     """Leave every domain out once: train on the others, compare all methods on it. Run again, it goes on.
 
     Args:
-        out: Folder for the finished cells, summary.json and page.html, with models and backbones below it.
+        out: Folder for the finished cells, summary.json and page.html, with models and backbones below it, which all
+            suites share. Suites other than main have a folder of their name in it for the rest.
+        suite: main: every domain left out once; dynamic: main's models, targets under looks that come alone, mixed and
+            one after another; single-source: learned from one domain; output-shift: every source knows other
+            classes; ablations: φ with one thing changed at a time.
         data: Dataset, one of `generalizeformer data list`; folder: your own images.
         root: Where the images are, as for `train`.
         protocol: Of the dataset, as for `train`.
         data_settings: Other settings of the dataset, such as drop_error=true for pacs.
         targets: Domains to leave out, one at a time; all if none is named.
+        sources: Of single-source: the domains to learn from, one at a time; all if none is named.
+        looks: Of dynamic: how targets look, such as rotation:30 fog:3 look:7; eight usual ones if none is named.
+        classes_apart: Of output-shift: who knows which classes, as for `train`; labels if not given.
         seeds: One training per target and seed.
         trainings: generalizeformer: our φ, compared with all other methods; generalizeformer_paper: the paper's φ on
-            the same backbones.
-        batch_sizes: Images that arrive together.
-        limit: Images per target stream; all if not given.
+            the same backbones; ablations have names of their own. The suite's usual ones if not given.
+        batch_sizes: Images that arrive together. If not given, main: 1 20 64 128, ablations: 20 1, others: 20.
+        limit: Images per target stream, in dynamic per look; all if not given.
         selection_limit: Images of each source domain's validation part that settings of methods are chosen on; all
             if not given.
         backbone: As for `train`.
@@ -82,24 +96,31 @@ def benchmark(
         augment: As for `train`; domainbed if not given, for datasets of image files.
         source_steps: Steps of each backbone's training; 300 if not given.
         steps: Steps of φ's training, ours and the paper's; 400 and 10,000 if not given.
-        settings: JSON file with any settings of the recipe; it overrides the flags.
+        settings: JSON files with any settings of the recipe; they override the flags, and a later one an earlier.
         paper_settings: The same for the paper's φ. Its backbones are the recipe's all the same.
         device: Where to compute; auto takes a GPU if there is one.
         precision: Of the trainings; bf16-mixed is faster on recent GPUs.
+        jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
     """
-    from generalizeformer.benchmark.cells import plan, recipes
+    from generalizeformer.benchmark.side_by_side import Place
+    from generalizeformer.benchmark.suites import SUITES, cells, check_options
 
-    check_folder(out)
+    _check(out, jobs)
+    own: dict[str, Any] = {"sources": sources, "looks": looks, "classes_apart": classes_apart}
+    check_options(suite, own)
     others = pairs(data_settings)
     choice = Choice(data=data, protocol=protocol, root=root, size=image_size, settings=others)
     augment = augment or ("domainbed" if hasattr(choice.load()[1], "cache") else None)
-    main = _recipe(division, augment, source_steps, steps, settings)
-    known = recipes(main, _paper(steps, paper_settings))
+    asked = Flags(division=division, augment=augment, source_steps=source_steps, steps=steps)
+    main = _recipe(replace(asked, episodes=SUITES[suite].episodes), settings)
+    known = SUITES[suite].recipes(main, _paper(steps, paper_settings))
     domains, divided = source_domains(choice, ())
     card = card_for(domains, backbone, image_size, divided)
-    cells = plan(
+    planned = cells(
+        suite,
         domains,
         known,
+        **own,
         targets=targets,
         seeds=seeds,
         trainings=trainings,
@@ -113,21 +134,27 @@ def benchmark(
         dataset_settings=others,
         precision=precision,
     )
-    records = _finished(cells, domains, out, fabric(device, 1, precision))
-    _tell(out, data, records)
+    where = fabric(device, 1, precision)
+    if jobs == 1:
+        records = _finished(planned, domains, out, where)
+    else:
+        place = Place(partial(_domains, choice), where.device.type, precision, out, _commit())
+        records = _side_by_side(planned, place, jobs)
+    _tell(out, suite, data, records)
 
 
-def _recipe(
-    division: Division | None,
-    augment: Augment | None,
-    source_steps: int | None,
-    steps: int | None,
-    settings: Path | None,
-) -> "Recipe":
+def _check(out: Path, jobs: int) -> None:
+    check_folder(out)
+    if jobs < 1:
+        raise UserError(f"jobs: got {jobs}; it must be at least 1")
+
+
+def _recipe(asked: Flags, settings: Sequence[Path]) -> "Recipe":
     """Our φ's recipe: the usual one with what was asked for."""
-    asked = Flags(division=division, augment=augment, source_steps=source_steps, steps=steps)
     recipe = asked.recipe()
-    return recipe if settings is None else overridden(recipe, settings)
+    for path in settings:
+        recipe = overridden(recipe, path)
+    return recipe
 
 
 def _paper(steps: int | None, settings: Path | None) -> "Recipe":
@@ -154,18 +181,39 @@ def _finished(
     return records
 
 
-def _tell(out: Path, data: str, records: "Sequence[Record]") -> None:
-    """The summary and the page as files, the table and where they are on the screen."""
-    from generalizeformer.benchmark.pages import benchmark_page
-    from generalizeformer.benchmark.summary import write
-    from generalizeformer.benchmark.tables import accuracy_table
+def _side_by_side(cells: "Sequence[Cell]", place: "Place", jobs: int) -> "list[Record]":
+    """The records of all cells, several at a time, with one bar."""
+    from generalizeformer.benchmark.side_by_side import finish_together
 
-    write(out / "summary.json", records)
-    show(accuracy_table(records, f"{data}, every domain left out once: accuracy, %"))
+    with stage_progress() as report:
+        report("cells", 0, len(cells), {})
+        return finish_together(
+            cells, place, jobs, lambda _, done: report("cells", done, len(cells), {})
+        )
+
+
+def _domains(choice: Choice) -> "DomainDataset":
+    """All domains of the dataset; a function of the module, so that other processes can call it."""
+    return source_domains(choice, ())[0]
+
+
+def _tell(out: Path, name: str, data: str, records: "Sequence[Record]") -> None:
+    """The summary and the page as files, the tables and where they are on the screen."""
+    from generalizeformer.benchmark.pages import benchmark_page
+    from generalizeformer.benchmark.store import suite_folder
+    from generalizeformer.benchmark.suites import SUITES
+    from generalizeformer.benchmark.summary import write
+
+    suite, out = SUITES[name], suite_folder(out, name)
+    write(out / "summary.json", records, suite.summary)
+    for table in suite.tables(records, f"{data}, {suite.title}"):
+        show(table)
     console.print(f"records: {out / 'cells'}", soft_wrap=True)
     console.print(f"summary: {out / 'summary.json'}", soft_wrap=True)
     try:
-        benchmark_page(out / "page.html", f"Leave one domain out: {data}", records)
+        sections = suite.sections(records)
+        title = f"{suite.heading}: {data}"
+        benchmark_page(out / "page.html", title, records, sections, suite.about)
         console.print(f"page: {out / 'page.html'}", soft_wrap=True)
     except UserError as error:  # the answer is there without its pictures
         console.print(f"no page: {error}", soft_wrap=True)

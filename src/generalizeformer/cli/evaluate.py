@@ -1,6 +1,6 @@
 """`evaluate`: methods compared on target streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +8,7 @@ import tyro
 
 from generalizeformer.cli._data import target_domains
 from generalizeformer.cli._settings import method_settings, pairs
+from generalizeformer.cli._sources import held_sources
 from generalizeformer.cli._streams import Scenario, replayed, staged, store, streams
 from generalizeformer.cli._terminal import (
     Device,
@@ -21,7 +22,7 @@ from generalizeformer.cli._terminal import (
 from generalizeformer.errors import UserError
 
 if TYPE_CHECKING:
-    from generalizeformer.benchmark.records import Record
+    from generalizeformer.benchmark.records import Record, Refusal
     from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.data.streams import Stream
@@ -44,6 +45,7 @@ def evaluate(
     limit: int | None = None,
     seed: int = 0,
     settings: Path | None = None,
+    sources: bool = False,
     root: Path | None = None,
     out: Path | None = None,
     device: Device = "auto",
@@ -52,7 +54,8 @@ def evaluate(
 
     Args:
         run: Folder of a trained model.
-        methods: Methods to compare; `all` for every one there is.
+        methods: Methods to compare; `all` for every one there is (`generalizeformer methods` lists them). One that
+            cannot serve the model or a batch size is left out there, and told with its reason.
         targets: Target domains, also under a change, such as sketch@fog:5, sketch@rotation:30 or sketch@look:7;
             if none is named, all domains that the model has not learned from.
         batch_sizes: Images that arrive together.
@@ -66,13 +69,12 @@ def evaluate(
         limit: Images per stream; all if not given.
         seed: Of the order of arrival.
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
+        sources: Also measure the accuracy on the run's source validation images, before and after each stream.
         root: Where the dataset's images are, as for `train`.
-        out: Folder for records.json, page.html and the streams; the run's own `evaluation` if not given.
+        out: Folder for records.json, refused.json, page.html and the streams; the run's own `evaluation` if not given.
         device: Where to compute; auto takes a GPU if there is one.
     """
-    from generalizeformer.benchmark.pages import evaluation_page
     from generalizeformer.benchmark.records import write
-    from generalizeformer.benchmark.tables import accuracy_table
     from generalizeformer.core.generalizeformer import GeneralizeFormer
 
     check_model(run)
@@ -90,15 +92,41 @@ def evaluate(
     else:
         how: dict[str, Any] = {"order": order, "settings": pairs(order_settings)}
         arrivals = streams(words, batch_sizes, mixed, limit, seed, single=single, **how)
-    records = compared(model, domains, chosen, arrivals, model.card.seed or 0, own)
+    held = held_sources(run, model, root) if sources else None
+    refused: list[Refusal] = []
+    records = compared(
+        model, domains, chosen, arrivals, model.card.seed or 0, own, held, refused.append
+    )
+    if not records:  # nobody could take part, for reasons such as this one
+        raise UserError(refused[0].why)
     write(folder / "records.json", records)
+    write(folder / "refused.json", refused)
     store(folder / "streams", arrivals, domains)
-    show(accuracy_table(records, f"Accuracy on {', '.join(dict.fromkeys(words))}, %"))
+    _tell(records, refused, ", ".join(dict.fromkeys(words)))
     console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
+    _page(folder / "page.html", f"Evaluation of {run.resolve().name}", records)
+
+
+def _tell(records: "Sequence[Record]", refused: "Sequence[Refusal]", targets: str) -> None:
+    """The accuracies, then all that was measured, setting by setting, then who could not take part."""
+    from generalizeformer.benchmark.tables import accuracy_table, measures_table, refusal_table
+
+    show(accuracy_table(records, f"Accuracy on {targets}, %"))
+    for setting in dict.fromkeys(record.setting for record in records):
+        mine = [record for record in records if record.setting == setting]
+        show(measures_table(mine, f"All measures: {setting}"))
+    if refused:
+        show(refusal_table(refused, "Could not take part"))
+
+
+def _page(path: Path, title: str, records: "Sequence[Record]") -> None:
+    """The page as a file. The answer is there without its pictures."""
+    from generalizeformer.benchmark.pages import evaluation_page
+
     try:
-        evaluation_page(folder / "page.html", f"Evaluation of {run.resolve().name}", records)
-        console.print(f"page: {folder / 'page.html'}", soft_wrap=True)
-    except UserError as error:  # the answer is there without its pictures
+        evaluation_page(path, title, records)
+        console.print(f"page: {path}", soft_wrap=True)
+    except UserError as error:
         console.print(f"no page: {error}", soft_wrap=True)
 
 
@@ -123,6 +151,8 @@ def compared(
     arrivals: "list[Stream]",
     run_seed: int,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    sources: "DomainDataset | None" = None,
+    refused: "Callable[[Refusal], None] | None" = None,
 ) -> "list[Record]":
     """The records of every method on every stream, with a word on what is running."""
     from generalizeformer.benchmark.runner import compare
@@ -132,4 +162,6 @@ def compared(
         def report(method: str, stream: "Stream") -> None:
             status.update(f"{method} on {', '.join(stream.targets)}, {stream.batch_size} at once")
 
-        return compare(model, domains, methods, arrivals, run_seed, report, settings)
+        return compare(
+            model, domains, methods, arrivals, run_seed, report, settings, sources, refused
+        )

@@ -12,6 +12,7 @@ from generalizeformer.cli.benchmark import benchmark
 from generalizeformer.cli.demo import demo
 from generalizeformer.cli.evaluate import evaluate
 from generalizeformer.cli.info import info
+from generalizeformer.cli.methods import methods
 from generalizeformer.cli.predict import predict
 from generalizeformer.cli.train import train
 from generalizeformer.errors import UserError
@@ -23,6 +24,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "benchmark": benchmark,
     "predict": predict,
     "info": info,
+    "methods": methods,
     "data": data.data,
 }
 DESCRIPTION = "Keeps an image classifier accurate when the data shifts: parameters are generated for every batch."

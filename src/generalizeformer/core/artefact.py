@@ -16,7 +16,7 @@ from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card, render
 from generalizeformer.errors import CheckpointError, UserError
 
-FORMAT = 2
+FORMAT = 3
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 
 
@@ -130,7 +130,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: written by another library; give a folder that generalizeformer saved"
         )
-    if content.get("format") == 1:
+    if content.get("format") in (1, 2):
         _complete(content)
     elif content.get("format") != FORMAT:
         raise CheckpointError(
@@ -140,8 +140,15 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _complete(content: dict[str, Any]) -> None:
-    """Adds what format 1 took for granted: channel generators moved on the first run's statistics."""
+    """Adds what older formats took for granted, so that their models answer as they did.
+
+    Format 1: one answer, by every channel's own move on what the first run saw. Format 2: a classifier that does so.
+    """
     model = content.get("model")
-    generator = model.get("generator") if isinstance(model, dict) else None
+    if not isinstance(model, dict):
+        return
+    model.setdefault("strengths", [1.0])
+    generator = model.get("generator")
     if isinstance(generator, dict) and generator.get("kind") == "channels":
-        generator.setdefault("settle", False)
+        for name, value in (("settle", False), ("detail", True), ("gather", False)):
+            generator.setdefault(name, value)

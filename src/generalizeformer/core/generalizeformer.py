@@ -1,6 +1,5 @@
 """GeneralizeFormer: a model generated for each target batch. Start reading here."""
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -36,7 +35,7 @@ class Config:
     views: int = 8  # per image, for the memo loss only
     guard: Guard | None = None
     # Every answer is the mean over models this far from the source: 0 is the source, 1 as generated.
-    strengths: tuple[float, ...] = (1.0,)
+    strengths: tuple[float, ...] = (0.0, 0.5, 1.0)
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:
@@ -51,16 +50,19 @@ class Config:
             )
 
 
-PAPER = Config(generator=rows.Config())
+PAPER = Config(generator=rows.Config(), strengths=(1.0,))
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
 
 
 def mixture(answers: list[Logits]) -> Logits:
-    """Logits of the mean of the answers' probabilities, at the height of the last one's; a single answer as it is."""
-    if len(answers) == 1:
-        return answers[0]
-    together = torch.stack([answer.log_softmax(-1) for answer in answers]).logsumexp(0)
-    return together - math.log(len(answers)) + answers[-1].logsumexp(-1, keepdim=True)
+    """Logits of the mean of the answers' probabilities, at the height of the first one's.
+
+    Equal answers give that answer bit for bit: a φ that does nothing must not change the last digit.
+    """
+    likely = torch.stack([answer.log_softmax(-1) for answer in answers])
+    highest = likely.amax(0)
+    gained = (likely - highest).exp().mean(0).log() + (highest - likely[0])
+    return answers[0] + gained
 
 
 @dataclass(frozen=True)

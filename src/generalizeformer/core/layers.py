@@ -158,8 +158,28 @@ class GroupedClassifier(GroupedLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         logits = super().forward(x)
+        if towards(self.name) in self.call.params and x.dim() == 2:
+            logits = self.gather(x, logits)
         self.call.features, self.call.logits = x, logits
         return logits
+
+    def gather(self, x: Tensor, logits: Tensor) -> Tensor:
+        """Logits under rows that moved to the features which this very run takes for their class.
+
+        With ŵ a row's direction and ẑ_n the images', each p_n sure of that class, the new direction is that of
+        ŵ + a Σ p_n ẑ_n: the more images speak for a class, the more they count. Its length stays.
+        """
+        grouping, weight = self.check(x), self.generated("weight")
+        assert weight is not None
+        votes = logits.detach().softmax(-1).to(weight.dtype).unsqueeze(-1)
+        seen = grouping.mean(votes * F.normalize(x.to(weight.dtype), dim=-1).unsqueeze(1))
+        pull = self.call.params[towards(self.name)] * grouping.sizes.to(weight.dtype).unsqueeze(1)
+        length = weight.norm(dim=-1, keepdim=True)
+        moved = weight + length * pull.unsqueeze(-1) * seen
+        moved = moved * (length / moved.norm(dim=-1, keepdim=True).clamp(min=1e-12))
+        self.call.settled |= {f"{self.name}.weight": moved}
+        turned = grouping.spread(moved - weight).to(x.dtype)
+        return logits + torch.bmm(turned, x.unsqueeze(-1)).squeeze(-1)
 
 
 class GroupedConv(GroupedLayer):

@@ -83,7 +83,11 @@ class Slot:
 
 
 def towards(layer: str) -> str:
-    """The name under which φ says how far a norm layer moves to its group's statistics: (groups, 2, channels)."""
+    """The name under which φ says how far a layer moves while it answers.
+
+    A norm layer moves to its group's statistics, (groups, 2, channels); the classifier to what the group shows of
+    each class, (groups, classes).
+    """
     return f"{layer}.towards"
 
 

@@ -39,14 +39,17 @@ def bounded(
 
 def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
     """The moments over space, in single precision at least."""
-    flat = x.reshape(*x.shape[:2], -1)
+    x = x.unsqueeze(-1) if x.dim() == 2 else x
+    space = tuple(
+        range(2, x.dim())
+    )  # not made one axis: where channels lie last that would copy the map
     if x.dtype in (torch.bfloat16, torch.float16):
         # Sums in single precision without a copy of the feature map in it, which would cost more than the rest.
-        mean = flat.mean(-1, dtype=torch.float32)
-        size = torch.linalg.vector_norm(flat, dim=-1, dtype=torch.float32)
-        square = size.square() / flat.shape[-1]
+        mean = x.mean(space, dtype=torch.float32)
+        size = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32)
+        square = size.square() / x[0, 0].numel()
         return Moments(mean, (square - mean.square()).clamp(min=0))
-    variance, mean = torch.var_mean(flat, -1, correction=0)
+    variance, mean = torch.var_mean(x, space, correction=0)
     return Moments(mean, variance)
 
 

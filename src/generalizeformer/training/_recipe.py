@@ -13,6 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from generalizeformer import atomic
 from generalizeformer.config import to_dict
 from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import Config as ModelConfig
@@ -24,7 +25,7 @@ from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._checks import check_shares
 from generalizeformer.training._loop import Method, Report, Stage, fit
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
-from generalizeformer.training._start import calibrate, check_fits, near, origin
+from generalizeformer.training._start import calibrate, check_fits, near, origin, placed
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.joint import Config as JointConfig
@@ -161,7 +162,7 @@ class _Run:
     def _erm(self, name: str, domains: tuple[str, ...]) -> nn.Module:
         backbone = copy.deepcopy(self.start)
         if self.recipe.erm is None:
-            return backbone.to(self.fabric.device)
+            return placed(backbone, self.fabric.device)
         train, held = self.data.only(domains), self.held.only(domains)
         method = Erm(backbone, train, held, self.preprocessing, self.recipe.erm, self.fabric)
         # φ's settings do not matter here: whoever changes those keeps the backbones.
@@ -170,7 +171,11 @@ class _Run:
         if self.backbones is None:
             self._fit(name, method, self.recipe.erm, mine)
         else:
-            fit(method, self._shared_stage(self.backbones, self.recipe.erm, domains, mine))
+            stage = self._shared_stage(self.backbones, self.recipe.erm, domains, mine)
+            with atomic.alone(
+                stage.folder
+            ):  # another process that needs it waits, and then finds it
+                fit(method, stage)
         return backbone
 
     def _shared_stage(

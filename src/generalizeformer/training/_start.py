@@ -44,6 +44,12 @@ def near(data: DomainDataset, device: torch.device) -> DomainDataset:
     return data.to(device) if needed < torch.cuda.mem_get_info(device)[0] / 3 else data
 
 
+def placed(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module on that device; on a GPU with its channels last, which halves the time of convolutions."""
+    module = module.to(device)
+    return module.to(memory_format=torch.channels_last) if device.type == "cuda" else module
+
+
 def origin(start: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> dict[str, Any]:
     """What a training starts from, in words that change when any weight, pixel or label does."""
     return {

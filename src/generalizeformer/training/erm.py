@@ -22,6 +22,7 @@ from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.training._checks import check_counts, check_positive
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._start import placed
 from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
 
 
@@ -53,11 +54,14 @@ class Erm:
         config: Config,
         fabric: Fabric,
     ) -> None:
-        self.backbone = backbone.to(fabric.device)
+        self.backbone = placed(backbone, fabric.device)
         self.data, self.validation, self.preprocessing = train, validation, preprocessing
         self.config, self.fabric = config, fabric
         self.optimizer = torch.optim.AdamW(
-            self.backbone.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+            self.backbone.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=fabric.device.type == "cuda" or None,
         )
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:

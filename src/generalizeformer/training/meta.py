@@ -85,7 +85,10 @@ class Meta:
         self.generator = pairs[0].model.generator
         assert all(pair.model.generator is self.generator for pair in pairs)
         self.optimizer = torch.optim.AdamW(
-            self.generator.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+            self.generator.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=fabric.device.type == "cuda" or None,
         )
         self.smooth = {name: value.clone() for name, value in self.generator.state_dict().items()}
 

@@ -9,7 +9,7 @@ from generalizeformer.core.generators._norms import Bounds
 from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, relative, rms
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.slots import Slot
+from generalizeformer.core.slots import Slot, towards
 
 DESCRIPTORS = 9
 MOVES = 4  # along the row itself, along its gradient, towards its class's features, of the bias
@@ -41,11 +41,11 @@ def _describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input
     groups, count = len(seen.grouping.sizes), slot.size[0]
     rows = slot.rows(source)
     gradients, size = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
-    towards, share = _prototypes(slot, seen)
+    prototypes, share = _prototypes(slot, seen)
     unit = rms(rows) + 1e-12
     blank = rows.new_zeros(groups, count)
     told = {
-        "features": [_cosine(towards, rows), towards.norm(dim=-1), share],
+        "features": [_cosine(prototypes, rows), prototypes.norm(dim=-1), share],
         "gradients": [
             _cosine(gradients, rows),
             gradients.square().mean(-1).sqrt(),
@@ -65,17 +65,19 @@ def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds:
     # (groups, rows, 1) each
     along, down, to_class, bias = (bounds.change * moves).unsqueeze(-1).unbind(2)
     gradients, _ = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
-    towards, _ = _prototypes(slot, seen)
+    prototypes, _ = _prototypes(slot, seen)
     length = rows.norm(dim=-1, keepdim=True)
     gradients = gradients / (gradients.norm(dim=-1, keepdim=True) + 1e-3)
     change = rows * along
-    if "features" in bounds.inputs:
-        change = change + length * towards * to_class
+    gathers = bounds.gather and slot.kind == "classifier" and "features" in bounds.inputs
+    if "features" in bounds.inputs and not gathers:
+        change = change + length * prototypes * to_class
     if "gradients" in bounds.inputs:
         change = change - length * gradients * down
     if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own
         change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
-    return slot.parameters(rows + change)
+    target = slot.parameters(rows + change)
+    return target | ({towards(slot.layer): bounds.reach * moves[..., 2]} if gathers else {})
 
 
 def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,9 @@ layers talk; each element is then decoded, with what its slot learned, into a bo
   alpha-BN does, but by a learned amount per channel, mean and variance apart), plus a small free change;
 - a row of a linear layer moves along itself, along its gradient, and, in the classifier, towards what the
   batch's features predicted as its class look like (as T3A does, but by a learned amount).
+
+Where layers settle and gather, φ only says how far: the norm layers' statistics and the classes' features are those
+of the answering run, in which earlier layers have moved already.
 """
 
 from dataclasses import dataclass
@@ -39,7 +42,8 @@ class Config:
     reach: float = 1.1  # bound of the move towards the batch's statistics; 1 is all the way
     change: float = 0.3  # bound of every other change, in units of the source parameters
     settle: bool = True  # moves go towards what layers show in the answering run, not in the first
-    detail: bool = True  # each channel moves by itself; else all of a layer alike
+    gather: bool = True  # classifier rows move to their class's features in the answering run
+    detail: bool = False  # each channel and row moves by itself; else all of a layer alike
     noise: float = 0.1  # on the descriptors, in training only
     inputs: tuple[Input, ...] = INPUTS  # which of the three kinds of information φ sees (E16)
 
@@ -88,12 +92,20 @@ class Channels(nn.Module):
         elements = torch.cat(encoded, 1)  # (groups, elements of all slots, width)
         owners = Owners.of(self.counts, elements.device)
         tokens = owners.mean(elements) + self._place(elements) + self._about(seen)
-        context = owners.spread(self.mix(tokens))
-        known = elements if self.config.detail else torch.zeros_like(elements)
-        parts = torch.split(torch.cat([known, context], -1), [e.shape[1] for e in encoded], 1)
+        context = self.mix(tokens)
+        if self.config.detail:
+            parts = torch.split(
+                torch.cat([elements, owners.spread(context)], -1), [e.shape[1] for e in encoded], 1
+            )
+        else:  # what is alike for all elements of a slot is decoded once
+            known = torch.cat([torch.zeros_like(context), context], -1)
+            parts = torch.split(known, [len(mine) for mine in self.kinds.values()], 1)
         target: Params = {}
         for (kind, mine), part in zip(self.kinds.items(), parts, strict=True):
             moves = self.decode[kind](part).tanh()
+            if not self.config.detail:
+                widths = [FAMILIES[kind].elements(slot) for slot in mine]
+                moves = Owners.of(widths, moves.device).spread(moves)
             target |= FAMILIES[kind].apply(mine, source, seen, moves, self.config)
         return target
 

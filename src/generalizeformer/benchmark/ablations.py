@@ -1,0 +1,120 @@
+"""What is told of ablations: gains over the source model, and what each change costs against the full model."""
+
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+from generalizeformer.benchmark import figures
+from generalizeformer.benchmark.intervals import Interval, interval, standard_error
+from generalizeformer.benchmark.pages import ABOUT_SOURCES
+from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.report import Section
+from generalizeformer.benchmark.summary import summary as of_targets
+from generalizeformer.benchmark.tables import (
+    Table,
+    batch_sizes,
+    by_seed,
+    gain_over,
+    method_names,
+    sources_table,
+    target_table,
+)
+
+FULL = "generalizeformer"
+HEADS = ("method", "accuracy, %", "gain over source", "difference to the full model")
+ABOUT = (
+    "Every row changes one thing and trains φ anew on the same backbones. Gains are percentage points over the source "
+    "model, mean ± standard error over trainings. Differences are paired, target by target and seed by seed, with "
+    "their 95 % interval (Student's t over all pairs)."
+)
+
+
+def summary(records: Sequence[Record]) -> dict[str, Any]:
+    """What the main suite tells, with gains, their errors, and differences to the full model with intervals."""
+    told = of_targets(records)
+    for method, sizes in told["methods"].items():
+        for size, entry in sizes.items():
+            mine = [r for r in records if r.batch_size == int(size)]
+            entry |= _compared(mine, method)
+    return told
+
+
+def tables(records: Sequence[Record], title: str) -> list[Table]:
+    """For every batch size: methods down; accuracy, gain and difference across."""
+    return [
+        _table([r for r in records if r.batch_size == size], f"{title}, batches of {size}")
+        for size in batch_sizes(records)
+    ]
+
+
+def sections(records: Sequence[Record]) -> list[Section]:
+    """The tables, the differences as a picture, every target, and forgetting."""
+    parts = []
+    for size in batch_sizes(records):
+        mine = [r for r in records if r.batch_size == size]
+        known = {m: difference(mine, m) for m in method_names(mine) if m != "source"}
+        found = {method: told for method, told in known.items() if told is not None}
+        picture = figures.interval_lines(found) if found else None
+        parts.append(Section(f"Batches of {size}", ABOUT, _table(mine, ""), picture))
+        told = target_table(mine, size, "")
+        parts.append(Section(f"Every target, batches of {size}", "Percent.", told))
+    return [
+        *parts,
+        Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),
+    ]
+
+
+def gains(records: Sequence[Record], method: str) -> list[float]:
+    """For every seed, the mean gain over the source model."""
+    mine = [record for record in records if record.method == method]
+    return by_seed(mine, gain_over(records, "source"))
+
+
+def difference(records: Sequence[Record], method: str) -> Interval | None:
+    """Of a method to the full model, over all seeds and targets; None where there are fewer than two pairs."""
+    return None if method == FULL else interval(_pairs(records, method))
+
+
+def _pairs(records: Sequence[Record], method: str) -> list[float]:
+    """One difference to the full model for every seed and target."""
+    less = gain_over(records, FULL)
+    found = [less(record) for record in records if record.method == method]
+    return [value for value in found if value is not None]
+
+
+def _table(records: Sequence[Record], title: str) -> Table:
+    rows = tuple(_row(records, method) for method in method_names(records))
+    return Table(title, HEADS, rows, ())
+
+
+def _row(records: Sequence[Record], method: str) -> tuple[str, ...]:
+    mine = [record for record in records if record.method == method]
+    accuracy = f"{mean(by_seed(mine, lambda record: record.accuracy)):.1f}"
+    if method == "source":
+        return method, accuracy, "–", "–"
+    return method, accuracy, _gain(gains(records, method)), _difference(records, method)
+
+
+def _gain(values: list[float]) -> str:
+    error = standard_error(values)
+    spread = "" if error is None else f" ± {error:.1f}"
+    return f"{mean(values):+.1f}{spread}" if values else "–"
+
+
+def _difference(records: Sequence[Record], method: str) -> str:
+    pairs, told = _pairs(records, method), difference(records, method)
+    if method == FULL or not pairs:
+        return "–"
+    reach = "" if told is None else f" ({told.low:+.1f} to {told.high:+.1f})"
+    return f"{mean(pairs):+.1f}{reach}"
+
+
+def _compared(records: Sequence[Record], method: str) -> dict[str, Any]:
+    gained, told = gains(records, method), difference(records, method)
+    return {
+        "gain": mean(gained) if gained else None,
+        "gain_error": standard_error(gained),
+        "difference": None if told is None else told.mean,
+        "interval": None if told is None else [told.low, told.high],
+        "pairs": 0 if method == FULL else len(_pairs(records, method)),
+    }

@@ -1,0 +1,68 @@
+"""Which images of the dataset a cell's model learns from, and which it meets."""
+
+import torch
+from torch import Generator
+
+from generalizeformer.benchmark.cells import Cell
+from generalizeformer.data import targets
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.data.splits import share_classes
+from generalizeformer.seeds import derive
+
+AT_ONCE = 256  # images that are changed together: bounds memory, changes no pixel
+
+
+def known_to(cell: Cell, domains: DomainDataset) -> DomainDataset:
+    """The source domains, with the classes that each of them knows."""
+    others = domains.only(cell.sources) if cell.sources else domains.without([cell.target])
+    if cell.classes_apart is None:
+        return others
+    return share_classes(
+        others, None if cell.classes_apart == "labels" else int(cell.classes_apart)
+    )
+
+
+def learned_from(cell: Cell, domains: DomainDataset) -> DomainDataset:
+    """The sources as the training takes them.
+
+    Pooled, they are one domain: where each knows some classes only, a batch of one domain tells its classes, and
+    the mean over domains of their accuracies says little about telling all classes apart.
+    """
+    sources = known_to(cell, domains)
+    return _pooled(sources) if cell.pooled else sources
+
+
+def met(cell: Cell, domains: DomainDataset, device: torch.device | str = "cpu") -> DomainDataset:
+    """The target, or a domain for every look of it, named by the word that streams have for it.
+
+    A limit takes the same images for every look. Looks are made here, on the device, and once: streams would make
+    the same pixels again for every method.
+    """
+    target = domains.only([cell.target])
+    if not cell.looks:
+        return target
+    (domain,) = target.domains
+    if cell.limit is not None:
+        generator = Generator().manual_seed(derive("met", cell.seed, cell.target))
+        domain = domain.take(torch.randperm(len(domain), generator=generator)[: cell.limit])
+    words = [f"{cell.target}@{look}" for look in cell.looks]
+    seen = tuple(_under(domain, word, cell.seed, device) for word in words)
+    return DomainDataset(domains.name, domains.classes, seen)
+
+
+def _under(domain: Domain, word: str, seed: int, device: torch.device | str) -> Domain:
+    """The domain as it looks under a target's word, as streams of that seed show it."""
+    target, looked = targets.parse(word, [domain.name]), []
+    for places in torch.split(torch.arange(len(domain)), AT_ONCE):
+        seeds = targets.image_seeds(word, seed, places)
+        images = targets.apply(target, domain.read(places).to(device), seeds)
+        looked.append(images.to(domain.stored.device))
+    return Domain(word, torch.cat(looked), domain.labels)
+
+
+def _pooled(sources: DomainDataset) -> DomainDataset:
+    """The images of all domains as one of their joined names. They are copied."""
+    images = torch.cat([domain.images for domain in sources.domains])
+    labels = torch.cat([domain.labels for domain in sources.domains])
+    one = Domain("+".join(sources.names), images, labels)
+    return DomainDataset(sources.name, sources.classes, (one,))

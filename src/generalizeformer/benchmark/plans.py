@@ -1,0 +1,139 @@
+"""Plans: which cells a benchmark is made of. What cannot run is told here, before anything is trained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.parts import known_to
+from generalizeformer.config import to_dict
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.data.targets import parse
+from generalizeformer.errors import DataError, UserError
+from generalizeformer.training._paper import PAPER_PHI
+from generalizeformer.training._recipe import Recipe
+
+Task = tuple[str, tuple[str, ...]]
+"""A target, and the domains to learn from; (): all others."""
+
+
+def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
+    """The recipe of every training by its name, all on the main one's backbones."""
+    if main.episodes == "joint":
+        raise DataError(
+            "episodes are 'joint', which train the backbone together with φ, so that methods would start from "
+            "different ones; use held-out or looks"
+        )
+    paper = replace(
+        paper,
+        erm=main.erm,
+        validation=main.validation,
+        division=main.division,
+        meta=replace(paper.meta, augmentation=main.meta.augmentation),
+    )
+    return {"generalizeformer": main, "generalizeformer_paper": paper}
+
+
+def left_out(domains: DomainDataset, targets: Sequence[str]) -> list[Task]:
+    """Every target, or every domain, with all others to learn from."""
+    _check_domains(domains, targets)
+    return [(target, ()) for target in dict.fromkeys(targets or domains.names)]
+
+
+def from_each(domains: DomainDataset, targets: Sequence[str], sources: Sequence[str]) -> list[Task]:
+    """Every source, or every domain, by itself, with every other one as its target.
+
+    The sources take turns: cells that run at the same time then train different models.
+    """
+    _check_domains(domains, (*targets, *sources))
+    met = dict.fromkeys(targets or domains.names)
+    turns = zip_longest(
+        *(
+            [(target, (source,)) for target in met if target != source]
+            for source in dict.fromkeys(sources or domains.names)
+        )
+    )
+    tasks: list[Task] = [task for turn in turns for task in turn if task is not None]
+    if not tasks:
+        raise DataError(
+            f"sources and targets are both {', '.join(sources)}; name a target that is not learned from"
+        )
+    return tasks
+
+
+def plan(
+    domains: DomainDataset,
+    known: Mapping[str, Recipe],
+    tasks: Sequence[Task],
+    *,
+    seeds: Sequence[int],
+    trainings: Sequence[str],
+    **shared: Any,
+) -> list[Cell]:
+    """The cells of a benchmark: for every seed, every task, every training."""
+    _check_given(known, seeds, trainings, shared["batch_sizes"])
+    _check_looks(domains, tasks, shared.get("looks", ()))
+    return [
+        _cell(domains, replace(known[training], seed=seed), task, training, shared)
+        for seed in dict.fromkeys(seeds)
+        for task in tasks
+        for training in dict.fromkeys(trainings)
+    ]
+
+
+def _cell(
+    domains: DomainDataset, recipe: Recipe, task: Task, training: str, shared: dict[str, Any]
+) -> Cell:
+    target, sources = task
+    own: dict[str, Any] = {"target": target, "sources": sources, "seed": recipe.seed}
+    cell = Cell(dataset=domains.name, recipe=to_dict(recipe), training=training, **(own | shared))
+    taught = known_to(cell, domains)
+    recipe.check(taught)
+    return replace(cell, recipe=to_dict(_pooled(recipe, taught))) if cell.pooled else cell
+
+
+def _pooled(recipe: Recipe, sources: DomainDataset) -> Recipe:
+    """The recipe for all sources as one domain, with as many images a step as for several."""
+    if recipe.division == "official":
+        raise DataError(
+            "division is 'official', whose lists are of single domains, but here all sources are one; use seeded "
+            "or domainbed"
+        )
+    assert recipe.erm is not None
+    together = recipe.erm.per_domain * len(sources.names)
+    return replace(recipe, erm=replace(recipe.erm, per_domain=together))
+
+
+def _check_domains(domains: DomainDataset, named: Sequence[str]) -> None:
+    if len(domains.names) < 2:
+        raise DataError(
+            f"{domains.name}: it has one domain ({domains.names[0]!r}), and leaving it out leaves nothing to learn "
+            "from; give a dataset of two or more"
+        )
+    for name in named:
+        domains.index(name)
+
+
+def _check_given(
+    known: Mapping[str, Recipe],
+    seeds: Sequence[int],
+    trainings: Sequence[str],
+    batch_sizes: Sequence[int],
+) -> None:
+    examples = {"seeds": "0", "trainings": "generalizeformer", "batch sizes": "20"}
+    given = {"seeds": seeds, "trainings": trainings, "batch sizes": batch_sizes}
+    for name, values in given.items():
+        if not values:
+            raise UserError(f"{name}: none was given; give at least one, such as {examples[name]}")
+    for training in trainings:
+        if training not in known:
+            raise UserError(f"trainings: there is no {training!r}; choose from: {', '.join(known)}")
+
+
+def _check_looks(domains: DomainDataset, tasks: Sequence[Task], looks: Sequence[str]) -> None:
+    for target, _ in tasks:
+        for look in looks:
+            parse(f"{target}@{look}", domains.names)
+    if len(looks) == 1:
+        raise UserError(f"looks: got {looks[0]!r} alone; give two or more, as they are mixed")

@@ -1,0 +1,68 @@
+"""Cells side by side: several processes share the device, each with its own copy of the data."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+
+from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.leave_one_out import finish
+from generalizeformer.benchmark.records import Record
+from generalizeformer.data.domains import DomainDataset
+
+Tell = Callable[[Cell, int], None]
+"""Which cell was finished, and how many are."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every process needs: how to get the domains, where to compute, where results lie."""
+
+    load: Callable[[], DomainDataset]
+    accelerator: str
+    precision: str
+    folder: Path
+    commit: str | None = None
+
+
+def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) -> list[Record]:
+    """The records of all cells, in their order, from up to `jobs` cells at a time.
+
+    A backbone that several cells need is trained by the first of them, while the others wait for it. Begun in
+    the order given, so that an end in the middle leaves whole seeds behind.
+    """
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    with ProcessPoolExecutor(min(jobs, len(cells)), context, _begin, (place, jobs)) as pool:
+        futures = {pool.submit(_finish, cell): cell for cell in cells}
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                future.result()
+                tell(futures[future], done)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [record for future in futures for record in future.result()]
+
+
+class _Here:
+    """This process: its data and its part of the device."""
+
+    place: Place
+    domains: DomainDataset
+    fabric: Fabric
+
+
+def _begin(place: Place, jobs: int) -> None:
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    _Here.place, _Here.domains = place, place.load()
+    _Here.fabric = Fabric(accelerator=place.accelerator, devices=1, precision=place.precision)  # type: ignore[arg-type]
+
+
+def _finish(cell: Cell) -> tuple[Record, ...]:
+    place = _Here.place
+    return finish(cell, _Here.domains, place.folder, _Here.fabric, None, place.commit)

@@ -1,0 +1,95 @@
+"""What is told of models that learned from one domain: every source by itself, and all of them."""
+
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+from generalizeformer.benchmark import figures
+from generalizeformer.benchmark.pages import ABOUT_CHOICES, ABOUT_SOURCES
+from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.report import Section
+from generalizeformer.benchmark.summary import choices_table
+from generalizeformer.benchmark.summary import summary as of_targets
+from generalizeformer.benchmark.tables import (
+    Table,
+    batch_sizes,
+    by_seed,
+    gain_table,
+    method_names,
+    sources_table,
+    table,
+    target_table,
+)
+
+
+def by_source(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of every source, which their source validation images tell."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault("+".join(record.sources_before), []).append(record)
+    return found
+
+
+def summary(records: Sequence[Record]) -> dict[str, Any]:
+    """Percent by method and batch size: for each source what the main suite tells, and the mean over all."""
+    told = {source: of_targets(mine)["methods"] for source, mine in by_source(records).items()}
+    methods: dict[str, dict[str, Any]] = {}
+    for method in method_names(records):
+        sizes = batch_sizes(r for r in records if r.method == method)
+        methods[method] = {str(size): _entry(told, method, str(size)) for size in sizes}
+    return {"methods": methods}
+
+
+def tables(records: Sequence[Record], title: str) -> list[Table]:
+    """For every batch size: methods down, sources across; then for every source its targets across."""
+    found = []
+    for size in batch_sizes(records):
+        words, parts = f"{title}, batches of {size}", by_source(records)
+        if len(parts) > 1:
+            found.append(_source_table(parts, size, words))
+        for source, mine in parts.items():
+            found.append(target_table(mine, size, f"{words}, from {source}"))
+    return found
+
+
+def sections(records: Sequence[Record]) -> list[Section]:
+    """The tables, gains, forgetting, the settings chosen, and a picture."""
+    return [
+        *(
+            Section(told.title.capitalize(), "Percent, mean ± spread over trainings.", told)
+            for told in tables(records, "accuracy")
+        ),
+        Section("The same as a picture", picture=figures.accuracy_bars(records)),
+        Section("Gain over the source model", "Percentage points.", gain_table(records, "")),
+        Section("On the source, afterwards", ABOUT_SOURCES, sources_table(records, "")),
+        Section("Settings", ABOUT_CHOICES, choices_table(records, "")),
+    ]
+
+
+def _source_table(parts: dict[str, list[Record]], batch_size: int, title: str) -> Table:
+    every = [record for mine in parts.values() for record in mine]
+    columns = {f"from {source}": mine for source, mine in parts.items()} | {"mean": every}
+    methods = method_names(every)
+    values = {
+        (m, head): by_seed(
+            [r for r in mine if r.method == m and r.batch_size == batch_size],
+            lambda r: r.accuracy,
+        )
+        for m in methods
+        for head, mine in columns.items()
+    }
+    return table(title, methods, list(columns), values)
+
+
+def _entry(told: dict[str, Any], method: str, size: str) -> dict[str, Any]:
+    """One method in one batch size."""
+    sources = {
+        source: methods[method][size]
+        for source, methods in told.items()
+        if size in methods.get(method, {})
+    }
+    return {
+        "mean": mean(v for entry in sources.values() for v in entry["targets"].values()),
+        "sources": sources,
+        "seeds": min(entry["seeds"] for entry in sources.values()),
+    }

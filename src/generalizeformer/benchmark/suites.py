@@ -1,0 +1,141 @@
+"""Suites: the benchmarks by name. How each is planned, with which methods, and what is told of its records."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from generalizeformer.benchmark import ablations, dynamic, single_source
+from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.pages import ABOUT_BENCHMARK, benchmark_sections
+from generalizeformer.benchmark.plans import from_each, left_out, plan, recipes
+from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.report import Section
+from generalizeformer.benchmark.summary import summary
+from generalizeformer.benchmark.tables import Table, accuracy_table
+from generalizeformer.benchmark.variants import varied
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.errors import UserError
+from generalizeformer.training._recipe import Recipe
+
+OURS = ("generalizeformer",)
+"""For suites that the paper's φ is no usual part of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A benchmark. Its methods are in `comparisons`, by the same name."""
+
+    title: str  # of the table, after the name of the data
+    heading: str  # of the page, before it
+    about: str
+    batch_sizes: tuple[int, ...] = (20,)
+    trainings: tuple[str, ...] = ()  # (): all it knows
+    episodes: Literal["looks"] | None = None  # where the usual ones make no sense
+    option: str | None = None  # the one setting that this suite has and no other
+    recipes: Callable[[Recipe, Recipe], dict[str, Recipe]] = recipes
+    tables: Callable[[Sequence[Record], str], list[Table]]
+    sections: Callable[[Sequence[Record]], list[Section]] = benchmark_sections
+    summary: Callable[[Sequence[Record]], dict[str, Any]] = summary
+
+
+def _accuracy(records: Sequence[Record], title: str) -> list[Table]:
+    return [accuracy_table(records, title)]
+
+
+SUITES: Mapping[str, Suite] = {
+    "main": Suite(
+        title="every domain left out once: accuracy, %",
+        heading="Leave one domain out",
+        about=ABOUT_BENCHMARK,
+        batch_sizes=(1, 20, 64, 128),
+        tables=_accuracy,
+    ),
+    "dynamic": Suite(
+        title="looks alone, mixed and changing: accuracy, %",
+        heading="Targets that change",
+        about="Each domain is left out once and then met under several looks: turned, in other colours, corrupted. "
+        "All methods of a target start from the same source model, that of the main benchmark.",
+        trainings=OURS,
+        option="looks",
+        tables=dynamic.tables,
+        sections=dynamic.sections,
+        summary=dynamic.summary,
+    ),
+    "single-source": Suite(
+        title="learned from one domain: accuracy, %",
+        heading="Learn from one domain",
+        about="Models learn from one domain, φ from random looks of it, and then meet every other domain. All methods "
+        "of a source start from the same source model.",
+        trainings=OURS,
+        episodes="looks",
+        option="sources",
+        tables=single_source.tables,
+        sections=single_source.sections,
+        summary=single_source.summary,
+    ),
+    "output-shift": Suite(
+        title="every source knows other classes: accuracy, %",
+        heading="Sources that know other classes",
+        about="Each domain is left out once. Every class is in one of the other domains only; the target has all "
+        "classes. All methods of a target start from the same source model.",
+        episodes="looks",
+        option="classes_apart",
+        tables=_accuracy,
+    ),
+    "ablations": Suite(
+        title="one thing changed at a time: accuracy, %",
+        heading="Ablations",
+        about="Each domain is left out once. All variants of a target start from the same source models.",
+        batch_sizes=(20, 1),
+        recipes=lambda main, paper: varied(recipes(main, paper)["generalizeformer"]),
+        tables=ablations.tables,
+        sections=ablations.sections,
+        summary=ablations.summary,
+    ),
+}
+
+
+def check_options(name: str, given: Mapping[str, Any]) -> None:
+    """Raises where a setting was given that is another suite's."""
+    for option, value in given.items():
+        if value and option != SUITES[name].option:
+            owner = next(other for other, suite in SUITES.items() if suite.option == option)
+            words = option.replace("_", " ")
+            raise UserError(
+                f"{words}: got {value!r}, but the suite {name} takes none; leave it out, or choose --suite {owner}"
+            )
+
+
+def cells(
+    name: str,
+    domains: DomainDataset,
+    known: Mapping[str, Recipe],
+    *,
+    targets: Sequence[str] = (),
+    sources: Sequence[str] = (),
+    looks: Sequence[str] = (),
+    classes_apart: str | None = None,
+    trainings: Sequence[str] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    **shared: Any,
+) -> list[Cell]:
+    """The cells of a suite; where a setting is not given, its usual one."""
+    suite = SUITES[name]
+    single = suite.option == "sources"
+    tasks = from_each(domains, targets, sources) if single else left_out(domains, targets)
+    if suite.option == "looks":
+        shared["looks"] = tuple(looks or dynamic.LOOKS)
+    if suite.option == "classes_apart":
+        shared["classes_apart"] = classes_apart or "labels"
+        # A model that never saw a domain never saw its classes: held-out episodes need the domains apart.
+        shared["pooled"] = known["generalizeformer"].episodes == "looks"
+    usual = suite.trainings or tuple(known)
+    return plan(
+        domains,
+        known,
+        tasks,
+        trainings=usual if trainings is None else trainings,
+        batch_sizes=suite.batch_sizes if batch_sizes is None else tuple(batch_sizes),
+        suite=name,
+        **shared,
+    )

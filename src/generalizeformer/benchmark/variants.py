@@ -1,0 +1,65 @@
+"""Ablations: the main recipe with one thing changed. The backbones stay the same, so that only φ is another."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from generalizeformer.core.generators._units import INPUTS, Input
+from generalizeformer.core.slots import Kind
+from generalizeformer.imaging.looks import Config as Looks
+from generalizeformer.training._recipe import Recipe
+
+Variant = Callable[[Recipe], Recipe]
+
+
+def _model(**changes: Any) -> Variant:
+    return lambda recipe: replace(recipe, model=replace(recipe.model, **changes))
+
+
+def _without(left_out: Input) -> Variant:
+    """φ sees the other two kinds of information only."""
+
+    def change(recipe: Recipe) -> Recipe:
+        inputs = tuple(name for name in INPUTS if name != left_out)
+        generator = replace(recipe.model.generator, inputs=inputs)
+        return replace(recipe, model=replace(recipe.model, generator=generator))
+
+    return change
+
+
+def _only(kind: Kind) -> Variant:
+    """Only layers of this kind are generated."""
+
+    def change(recipe: Recipe) -> Recipe:
+        selection = replace(recipe.model.selection, kinds=(kind,))
+        return replace(recipe, model=replace(recipe.model, selection=selection))
+
+    return change
+
+
+def _without_shift(recipe: Recipe) -> Recipe:
+    """φ learns on the final model and its own domains as they are, and is validated there: no meta-learning."""
+    meta = replace(recipe.meta, looks=Looks(strength=0.0), look_share=0.0)
+    return replace(recipe, episodes="looks", meta=meta)
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "generalizeformer_without_parameters": _without("parameters"),
+    "generalizeformer_without_features": _without("features"),
+    "generalizeformer_without_gradients": _without("gradients"),
+    "generalizeformer_norms_only": _only("norm"),
+    "generalizeformer_classifier_only": _only("classifier"),
+    "generalizeformer_entropy": _model(loss="entropy"),
+    "generalizeformer_pseudo_label": _model(loss="pseudo-label"),
+    "generalizeformer_memo": _model(loss="memo"),
+    "generalizeformer_without_shift": _without_shift,
+    "generalizeformer_one_strength": _model(strengths=(1.0,)),
+}
+"""By the name of the training and of its records."""
+
+
+def varied(main: Recipe) -> dict[str, Recipe]:
+    """The main recipe and its variants; one that changes nothing, as the main loss's own, is left out."""
+    changed = {name: variant(main) for name, variant in VARIANTS.items()}
+    others = {name: recipe for name, recipe in changed.items() if recipe != main}
+    return {"generalizeformer": main, **others}

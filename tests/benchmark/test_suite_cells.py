@@ -1,0 +1,87 @@
+"""Cells of all suites, run in small: which records come, and which models are trained for them."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.leave_one_out import finish
+from generalizeformer.benchmark.records import Record
+
+from .lab import domains, fabric
+from .test_suites import planned
+
+SHARED = ["source", "alpha_bn", "tent", "t3a", "generalizeformer"]
+VARIANTS = ("generalizeformer", "generalizeformer_norms_only", "generalizeformer_without_shift")
+
+
+class Run:
+    """A folder in which cells are finished, and the stages that each took."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stages: dict[str, set[str]] = defaultdict(set)
+
+    def records(self, cell: Cell) -> tuple[Record, ...]:
+        def report(stage: str, *_: Any) -> None:
+            self.stages[f"{cell.suite} {cell.name}"].add(stage)
+
+        return finish(cell, domains(), self.folder, fabric(), report)
+
+
+@pytest.fixture(scope="module")
+def main(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose main model is there."""
+    run = Run(tmp_path_factory.mktemp("suites"))
+    run.records(planned("main", targets=("a",), batch_sizes=(5,))[0])
+    return run
+
+
+def test_a_changing_target_is_met_by_the_main_model(main: Run) -> None:
+    given = {"looks": ("rotation:90", "look:5"), "limit": 6, "batch_sizes": (4,)}
+    (cell,) = planned("dynamic", targets=("a",), **given)
+    records = main.records(cell)
+    assert main.stages[f"dynamic {cell.name}"] == {"comparing"}
+    assert [r.method for r in records] == SHARED * 4
+    assert [r.images for r in records[:: len(SHARED)]] == [6, 6, 12, 12]
+    assert not any(r.sources_after for r in records)
+    # The source model answers images one by one, so that nothing is lost, bit for bit.
+    alone, other, mixed, changing = (r for r in records if r.method == "source")
+    assert mixed.by_target == changing.by_target == alone.by_target | other.by_target
+
+
+def test_ablations_are_trained_on_the_main_backbones(main: Run) -> None:
+    made = planned("ablations", targets=("a",), trainings=VARIANTS, batch_sizes=(5,))
+    found = {cell.training: main.records(cell) for cell in made}
+    methods = {name: [r.method for r in records] for name, records in found.items()}
+    assert methods == {name: [name] for name in VARIANTS} | {
+        "generalizeformer": ["source", "generalizeformer"]
+    }
+    stages = [main.stages[f"ablations {cell.name}"] for cell in made]
+    assert stages == [{"comparing"}, {"meta", "comparing"}, {"meta", "comparing"}]
+    before = [r.sources_before for records in found.values() for r in records]
+    assert all(one == before[0] for one in before)
+
+
+def test_a_model_of_one_source_is_trained_once_for_all_its_targets(tmp_path: Path) -> None:
+    run, made = Run(tmp_path), planned("single-source", sources=("b",), batch_sizes=(5,))
+    for cell in made:
+        (record, *_) = run.records(cell)
+        assert record.targets == (cell.target,)
+        assert record.sources_after.keys() == {"b"}
+    first, second = run.stages.values()
+    assert {"meta", "comparing"} < first
+    assert second == {"comparing"}
+    assert len(list((tmp_path / "models").iterdir())) == 1
+    assert len(list((tmp_path / "backbones").iterdir())) == 1
+
+
+def test_classes_apart_are_trained_and_compared_as_one_source(tmp_path: Path) -> None:
+    (cell, _) = planned("output-shift", targets=("a",), batch_sizes=(5,))
+    records = Run(tmp_path).records(cell)
+    assert [r.method for r in records] == [*SHARED, "alpha_bn_oracle"]
+    assert {tuple(r.sources_after) for r in records} == {("b+c",)}
+    assert {r.images for r in records} == {15}
+    assert len(list((tmp_path / "backbones").iterdir())) == 1

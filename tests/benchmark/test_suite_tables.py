@@ -1,0 +1,205 @@
+"""What suites tell of records, from records made by hand."""
+
+from typing import Any
+
+import pytest
+
+from generalizeformer.benchmark import ablations, dynamic, single_source
+from generalizeformer.benchmark.figures import interval_lines
+from generalizeformer.benchmark.records import Record
+
+from .toys import record
+
+BOTH = ("a@fog:3", "a@look:1")
+
+
+def looked(method: str, words: tuple[str, ...], accuracy: float, **changes: Any) -> Record:
+    scores = dict.fromkeys(words, accuracy)
+    return record(method=method, targets=words, accuracy=accuracy, by_target=scores, **changes)
+
+
+def of_looks(method: str, numbers: tuple[float, ...], seed: int) -> list[Record]:
+    fog, look, mixed, changing = numbers
+    return [
+        looked(method, BOTH[:1], fog, run_seed=seed),
+        looked(method, BOTH[1:], look, run_seed=seed),
+        looked(method, BOTH, mixed, run_seed=seed),
+        looked(method, BOTH, changing, run_seed=seed, order="in_turn"),
+    ]
+
+
+DYNAMIC = [
+    *of_looks("source", (50.0, 60.0, 55.0, 55.0), 0),
+    *of_looks("source", (60.0, 70.0, 65.0, 65.0), 1),
+    *of_looks("tent", (70.0, 80.0, 60.0, 74.0), 0),
+    *of_looks("tent", (70.0, 80.0, 64.0, 70.0), 1),
+]
+
+
+def test_what_mixing_and_changing_cost_is_paired_by_seed() -> None:
+    (table,) = dynamic.tables(DYNAMIC, "t")
+    assert table.title == "t, batches of 20"
+    assert table.columns == (
+        "method",
+        "alone",
+        "mixed",
+        "changing",
+        "alone − mixed",
+        "alone − changing",
+    )
+    assert table.rows[0][1:] == (
+        "60.0 ± 7.1",
+        "60.0 ± 7.1",
+        "60.0 ± 7.1",
+        "+0.0 ± 0.0",
+        "+0.0 ± 0.0",
+    )
+    assert table.rows[1][1:] == (
+        "75.0 ± 0.0",
+        "62.0 ± 2.8",
+        "72.0 ± 2.8",
+        "+13.0 ± 2.8",
+        "+3.0 ± 2.8",
+    )
+    assert table.best == ((1, 1), (1, 2), (1, 3))  # to lose nothing is no merit of its own
+
+
+def test_the_dynamic_summary_has_ways_losses_looks_and_targets() -> None:
+    entry = dynamic.summary(DYNAMIC)["methods"]["tent"]["20"]
+    assert entry == {
+        "alone": 75.0,
+        "mixed": 62.0,
+        "changing": 72.0,
+        "lost": {"mixed": 13.0, "changing": 3.0},
+        "looks": {"fog:3": 70.0, "look:1": 80.0},
+        "targets": {"a": {"alone": 75.0, "mixed": 62.0, "changing": 72.0}},
+        "seeds": 2,
+    }
+
+
+def test_the_dynamic_page_shows_every_look_and_a_picture() -> None:
+    first, looks, picture = dynamic.sections(DYNAMIC)
+    assert first.table is not None
+    assert looks.table is not None
+    assert looks.table.columns == ("method", "fog:3", "look:1")
+    assert looks.table.rows[1] == ("tent", "70.0 ± 0.0", "80.0 ± 0.0")
+    assert picture.picture is not None
+    assert picture.picture.startswith("<svg")
+
+
+def taught(method: str, source: str, target: str, accuracy: float, **changes: Any) -> Record:
+    return record(
+        method=method,
+        targets=(target,),
+        accuracy=accuracy,
+        by_target={target: accuracy},
+        stream=target,
+        sources_before={source: 90.0},
+        sources_after={source: 80.0},
+        **changes,
+    )
+
+
+SINGLE = [
+    taught("source", "a", "c", 40.0),
+    taught("source", "a", "b", 60.0),
+    taught("source", "b", "c", 20.0),
+    taught("generalizeformer", "a", "c", 50.0),
+    taught("generalizeformer", "a", "b", 50.0),
+    taught("generalizeformer", "b", "c", 40.0),
+]
+
+
+def test_sources_are_told_apart_though_they_meet_the_same_stream() -> None:
+    together, a, b = single_source.tables(SINGLE, "t")
+    assert together.columns == ("method", "from a", "from b", "mean")
+    assert together.rows == (
+        ("source", "50.0", "20.0", "40.0"),
+        ("generalizeformer", "50.0", "40.0", "46.7"),
+    )
+    assert (a.title, a.columns) == ("t, batches of 20, from a", ("method", "c", "b", "mean"))
+    assert b.rows == (("source", "20.0", "20.0"), ("generalizeformer", "40.0", "40.0"))
+    gains = next(s.table for s in single_source.sections(SINGLE) if "Gain" in s.title)
+    assert gains is not None
+    assert gains.rows == (("generalizeformer", "+6.7"),)  # +10, -10 and +20
+
+
+def test_one_source_needs_no_table_of_sources() -> None:
+    (table,) = single_source.tables(SINGLE[:2], "t")
+    assert table.columns == ("method", "c", "b", "mean")
+
+
+def test_the_single_source_summary_has_the_main_shape_for_every_source() -> None:
+    entry = single_source.summary(SINGLE)["methods"]["generalizeformer"]["20"]
+    assert (entry["mean"], entry["seeds"]) == (pytest.approx(140 / 3), 1)
+    assert entry["sources"]["a"] == {
+        "mean": 50.0,
+        "targets": {"c": 50.0, "b": 50.0},
+        "sources_after": 80.0,
+        "seeds": 1,
+    }
+
+
+def ablated(method: str, accuracies: tuple[float, ...]) -> list[Record]:
+    """Targets a and b, seeds 0 and 1."""
+    pairs = [(target, seed) for seed in (0, 1) for target in "ab"]
+    return [
+        record(
+            method=method,
+            targets=(target,),
+            by_target={target: accuracy},
+            accuracy=accuracy,
+            run_seed=seed,
+            stream=target,
+        )
+        for (target, seed), accuracy in zip(pairs, accuracies, strict=True)
+    ]
+
+
+NAME = "generalizeformer_without_gradients"
+ABLATIONS = [
+    *ablated("source", (50.0, 60.0, 52.0, 62.0)),
+    *ablated("generalizeformer", (60.0, 66.0, 62.0, 72.0)),
+    *ablated(NAME, (59.0, 66.0, 60.0, 69.0)),
+]
+
+
+def test_an_ablation_has_its_gain_and_its_paired_difference() -> None:
+    (table,) = ablations.tables(ABLATIONS, "t")
+    assert table.rows == (
+        ("source", "56.0", "–", "–"),
+        # Gains of seed 0: 10 and 6, of seed 1: 10 and 10; their means are 8 and 10.
+        ("generalizeformer", "65.0", "+9.0 ± 1.0", "–"),
+        # Differences -1, 0, -2, -3: mean -1.5, deviation 1.291, and 3.182 for three degrees of freedom.
+        (NAME, "63.5", "+7.5 ± 0.0", "-1.5 (-3.6 to +0.6)"),
+    )
+
+
+def test_the_summary_of_ablations_adds_to_the_main_one() -> None:
+    told = ablations.summary(ABLATIONS)["methods"]
+    full, other = told["generalizeformer"]["20"], told[NAME]["20"]
+    assert (full["mean"], full["gain"], full["gain_error"]) == (65.0, 9.0, 1.0)
+    assert (full["difference"], full["interval"], full["pairs"]) == (None, None, 0)
+    assert (other["difference"], other["pairs"]) == (-1.5, 4)
+    assert other["interval"] == pytest.approx([-3.554, 0.554], abs=1e-3)
+
+
+def test_one_pair_has_a_difference_and_no_interval() -> None:
+    few = [r for r in ABLATIONS if (r.run_seed, r.targets) == (0, ("a",))]
+    (table,) = ablations.tables(few, "t")
+    assert table.rows[2][2:] == ("+9.0", "-1.0")
+    assert ablations.sections(few)[0].picture is None
+
+
+def test_an_ablation_alone_has_nothing_to_be_compared_with() -> None:
+    (table,) = ablations.tables(ablated(NAME, (1.0, 2.0, 3.0, 4.0)), "t")
+    assert table.rows == ((NAME, "2.5", "–", "–"),)
+
+
+def test_differences_are_drawn_with_their_names() -> None:
+    picture = interval_lines({"<one>": (0.5, -1.0, 2.0), "other": (1.0, 0.5, 1.5)})
+    assert "&lt;one&gt;" in picture
+    assert "other" in picture
+    sections = ablations.sections(ABLATIONS)
+    assert sections[0].picture is not None
+    assert NAME in sections[0].picture

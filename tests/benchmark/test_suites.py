@@ -1,0 +1,192 @@
+"""Suites as data: which cells each is made of, which models they share, and what is refused."""
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from generalizeformer.benchmark import store
+from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.comparisons import COMPARISONS
+from generalizeformer.benchmark.dynamic import LOOKS
+from generalizeformer.benchmark.suites import SUITES, cells, check_options
+from generalizeformer.benchmark.variants import VARIANTS, varied
+from generalizeformer.cli.benchmark import SuiteName
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.targets import parse
+from generalizeformer.errors import UserError
+from generalizeformer.training._recipe import Recipe
+
+from .lab import MAIN, PAPER, domains
+
+LOOKED = replace(MAIN, episodes="looks")
+FULL, WITH_PAPER = "generalizeformer", ("generalizeformer", "generalizeformer_paper")
+
+
+def planned(name: str, main: Recipe | None = None, **given: Any) -> list[Cell]:
+    suite = SUITES[name]
+    main = main or (LOOKED if suite.episodes == "looks" else MAIN)
+    shared: dict[str, Any] = {
+        "seeds": (0,),
+        "backbone": "digits-small",
+        "pretrained": False,
+        "preprocessing": Preprocessing(size=16),
+    }
+    return cells(name, domains(), suite.recipes(main, PAPER), **(shared | given))
+
+
+def test_the_command_knows_every_suite() -> None:
+    assert get_args(SuiteName) == tuple(SUITES) == tuple(COMPARISONS)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_cells_of_a_suite_have_names_and_methods_of_their_own(name: str) -> None:
+    made = planned(name, seeds=(0, 1))
+    assert len({cell.name for cell in made}) == len(made)
+    for cell in made:
+        assert (cell.suite, cell.batch_sizes) == (name, SUITES[name].batch_sizes)
+        assert COMPARISONS[name][cell.training].methods
+
+
+def test_the_main_suite_is_as_ever() -> None:
+    made = planned("main")
+    assert [(c.target, c.training) for c in made] == [(t, n) for t in "abc" for n in WITH_PAPER]
+    assert made[0].batch_sizes == (1, 20, 64, 128)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "ablations"])
+def test_suites_about_the_main_model_have_that_model(name: str) -> None:
+    main = {cell.target: cell.model_name for cell in planned("main") if cell.training == FULL}
+    ours = {c.target: c.model_name for c in planned(name, limit=7) if c.training == FULL}
+    assert ours == main
+
+
+def test_results_of_suites_lie_apart_and_models_together(tmp_path: Any) -> None:
+    main, dynamic = planned("main")[0], planned("dynamic")[0]
+    assert store.place(tmp_path, main) == tmp_path / "cells" / f"{main.name}.json"
+    assert store.place(tmp_path, dynamic) == tmp_path / "dynamic" / "cells" / f"{main.name}.json"
+
+
+def test_usual_looks_are_words_that_streams_understand() -> None:
+    assert len({parse(f"a@{look}", ["a"]) for look in LOOKS}) == len(LOOKS) == 8
+    assert planned("dynamic")[0].looks == LOOKS
+    assert planned("dynamic", looks=("fog:1", "fog:2"))[0].looks == ("fog:1", "fog:2")
+
+
+def test_every_look_comes_alone_then_all_in_both_ways() -> None:
+    given = {"looks": ("fog:1", "look:2"), "limit": 3, "batch_sizes": (2,)}
+    streams = planned("dynamic", **given)[0].streams()
+    both = ("a@fog:1", "a@look:2")
+    assert [(s.targets, s.order, s.limit) for s in streams] == [
+        (("a@fog:1",), "shuffled", 3),
+        (("a@look:2",), "shuffled", 3),
+        (both, "shuffled", 6),
+        (both, "in_turn", 6),
+    ]
+
+
+def test_from_one_source_every_other_domain_is_a_target() -> None:
+    made = planned("single-source")
+    pairs = [(c.sources, c.target) for c in made]
+    assert sorted(pairs) == [((s,), t) for s in "abc" for t in "abc" if s != t]
+    assert [sources for sources, _ in pairs] == [("a",), ("b",), ("c",)] * 2
+    assert len({cell.model_name for cell in made}) == 3
+    some = planned("single-source", sources=("b",), targets=("b", "c"))
+    assert [(c.sources, c.target) for c in some] == [(("b",), "c")]
+    assert made[0].full_recipe().episodes == "looks"
+
+
+def test_classes_apart_are_learned_from_as_one_domain_with_as_many_images_a_step() -> None:
+    made = planned("output-shift")
+    assert {cell.training for cell in made} == set(WITH_PAPER)
+    assert all(cell.pooled and cell.classes_apart == "labels" for cell in made)
+    assert LOOKED.erm is not None
+    for cell in made:
+        assert cell.recipe["erm"]["per_domain"] == 2 * LOOKED.erm.per_domain
+    assert planned("output-shift", classes_apart="3")[0].classes_apart == "3"
+
+
+def test_held_out_episodes_keep_domains_whose_classes_are_apart_apart() -> None:
+    made = planned("output-shift", MAIN)
+    assert not any(cell.pooled for cell in made)
+    assert made[0].recipe["erm"] == planned("main")[0].recipe["erm"]
+
+
+def test_variants_change_the_generator_and_never_the_backbone() -> None:
+    known = varied(MAIN)
+    assert known.pop("generalizeformer") == MAIN
+    # The main loss is the entropy, so that is no variant.
+    assert known.keys() == VARIANTS.keys() - {"generalizeformer_entropy"}
+    for recipe in known.values():
+        assert recipe != MAIN
+        assert (recipe.erm, recipe.validation, recipe.division) == (
+            MAIN.erm,
+            MAIN.validation,
+            MAIN.division,
+        )
+
+
+def test_each_variant_is_what_its_name_says() -> None:
+    known = varied(MAIN)
+    for left_out in ("parameters", "features", "gradients"):
+        inputs = known[f"generalizeformer_without_{left_out}"].model.generator.inputs
+        assert {*inputs, left_out} == {"parameters", "features", "gradients"}
+        assert left_out not in inputs
+    assert known["generalizeformer_norms_only"].model.selection.kinds == ("norm",)
+    assert known["generalizeformer_classifier_only"].model.selection.kinds == ("classifier",)
+    assert known["generalizeformer_pseudo_label"].model.loss == "pseudo-label"
+    assert known["generalizeformer_memo"].model.loss == "memo"
+    assert known["generalizeformer_one_strength"].model.strengths == (1.0,)
+    plain = known["generalizeformer_without_shift"]
+    assert (plain.episodes, plain.meta.look_share) == ("looks", 0)
+    assert plain.meta.looks is not None
+    assert plain.meta.looks.strength == 0
+
+
+def test_a_variant_that_is_the_main_recipe_is_left_out() -> None:
+    memo = replace(MAIN, model=replace(MAIN.model, loss="memo", strengths=(1.0,)))
+    known = varied(memo)
+    assert "generalizeformer_entropy" in known
+    assert not {"generalizeformer_memo", "generalizeformer_one_strength"} & known.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("dynamic", {"looks": ("fog:3",)}, "looks: got 'fog:3' alone; give two or more, as they"),
+        (
+            "dynamic",
+            {"looks": ("fog:3", "fog:9")},
+            "target 'a@fog:9': the amount is '9'; fog takes",
+        ),
+        ("dynamic", {"looks": ("mist:3", "fog:1")}, "target 'a@mist:3': there is no change 'mist'"),
+        ("dynamic", {"trainings": ("x",)}, "trainings: there is no 'x'; choose from: generalize"),
+        ("single-source", {"sources": ("z",)}, "synthetic: there is no domain 'z'; it has: a, b"),
+        (
+            "single-source",
+            {"sources": ("a",), "targets": ("a",)},
+            "sources and targets are both a; name a target that is not learned from",
+        ),
+        ("single-source", {"main": MAIN}, r"one source domain \('a'\) cannot play source and tar"),
+        (
+            "output-shift",
+            {"main": replace(LOOKED, division="official")},
+            "division is 'official', whose lists are of single domains, .*; use seeded or domainbed",
+        ),
+        ("ablations", {"main": replace(MAIN, episodes="joint")}, "episodes are 'joint', which tr"),
+        ("ablations", {"batch_sizes": ()}, "batch sizes: none was given; give at least one"),
+    ],
+)
+def test_what_cannot_run_is_one_clear_line(name: str, given: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        planned(name, **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_setting_of_another_suite_is_refused() -> None:
+    check_options("dynamic", {"looks": ("fog:3",), "sources": (), "classes_apart": None})
+    with pytest.raises(UserError) as caught:
+        check_options("main", {"looks": (), "sources": (), "classes_apart": "labels"})
+    assert str(caught.value) == (
+        "classes apart: got 'labels', but the suite main takes none; leave it out, or choose --suite output-shift"
+    )

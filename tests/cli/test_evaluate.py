@@ -1,0 +1,120 @@
+"""What `evaluate` measures, who takes part, and how those who cannot are told."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from generalizeformer import catalog
+from generalizeformer.benchmark.records import read
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+
+from .conftest import Command
+
+ONE = ("--batch-sizes", "20", "--limit", "40", "--device", "cpu")
+
+
+def test_all_measures_are_shown_and_kept(command: Command, trained: Path, tmp_path: Path) -> None:
+    words = ("--methods", "source", "tent", *ONE, "--out", tmp_path)
+    ended = command("evaluate", trained, *words)
+    assert ended.status == 0, ended.err
+    shown = " ".join(ended.out.replace("┃", " ").split())
+    assert "All measures: single, batches of 20" in shown
+    for head in ("accuracy,", "calibration", "forwards", "backwards", "classes,"):
+        assert head in shown
+    assert "peak MiB" not in shown  # nobody knows it of a CPU
+    plain, tent = read(tmp_path / "records.json")
+    assert (plain.forwards, plain.backwards) == (1, 0)
+    assert (tent.forwards, tent.backwards) == (1, 1)
+    assert plain.by_class.keys() <= set(GeneralizeFormer.from_pretrained(trained).card.classes)
+    assert plain.calibration_error is not None
+    assert json.loads((tmp_path / "refused.json").read_text()) == []
+
+
+def test_who_cannot_serve_a_batch_size_is_a_row_that_says_why(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    words = ("--methods", "source", "tent_bn", "--batch-sizes", "1", "20", "--limit", "40")
+    ended = command("evaluate", trained, *words, "--out", tmp_path, "--device", "cpu")
+    assert ended.status == 0, ended.err
+    ran = [(r.method, r.batch_size) for r in read(tmp_path / "records.json")]
+    assert ran == [("source", 1), ("source", 20), ("tent_bn", 20)]
+    (row,) = [line for line in ended.out.splitlines() if "give at least 2 images" in line]
+    assert row.startswith("│ tent_bn │")
+    assert "single, batches of 1" in row
+    (refused,) = json.loads((tmp_path / "refused.json").read_text())
+    assert (refused["method"], refused["setting"]) == ("tent_bn", "single, batches of 1")
+
+
+def test_where_nobody_can_take_part_the_reason_is_the_error(
+    refused: Callable[..., str], trained: Path, tmp_path: Path
+) -> None:
+    words = ("--methods", "tent_bn", "--batch-sizes", "1", "--out", tmp_path / "new")
+    assert "give at least 2 images per batch" in refused("evaluate", trained, *words)
+    assert not (tmp_path / "new").exists()
+
+
+# --sources
+
+
+def test_sources_are_those_the_training_validated_on(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    words = ("--methods", "source", "tent", "--sources", *ONE, "--out", tmp_path)
+    ended = command("evaluate", trained, *words)
+    assert ended.status == 0, ended.err
+    assert "sources" in ended.out
+    card = GeneralizeFormer.from_pretrained(trained).card
+    for record in read(tmp_path / "records.json"):
+        assert tuple(record.sources_before) == tuple(record.sources_after) == card.sources
+        # The same images that the training measured, or this would be another number.
+        mean = sum(record.sources_before.values()) / len(record.sources_before)
+        assert mean == pytest.approx(card.source_accuracy)
+
+
+def test_without_the_flag_sources_are_left_alone(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    command("evaluate", trained, "--methods", "source", *ONE, "--out", tmp_path)
+    (record,) = read(tmp_path / "records.json")
+    assert record.sources_before == record.sources_after == {}
+
+
+def test_a_model_without_its_training_cannot_tell_its_validation_images(
+    refused: Callable[..., str], trained: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(trained, moved, ignore=shutil.ignore_patterns("training"))
+    said = refused("evaluate", moved, "--methods", "source", "--sources", *ONE)
+    assert "has no training folder, so nobody knows" in said
+
+
+def test_other_images_than_those_learned_from_are_refused(
+    refused: Callable[..., str], trained: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(trained, other)
+    state = torch.load(other / "training" / "meta.state", weights_only=True)
+    state["settings"]["domains"][1] = "b (7 images, 0123456789ab)"
+    torch.save(state, other / "training" / "meta.state")
+    said = refused("evaluate", other, "--methods", "source", "--sources", *ONE)
+    assert "has learned from a (" in said
+    assert "b (7 images, 0123456789ab)" in said
+    assert "give the same images (--root), or leave out --sources" in said
+
+
+# methods
+
+
+def test_methods_are_listed_and_written_as_the_page(command: Command, tmp_path: Path) -> None:
+    ended = command("methods")
+    assert ended.status == 0
+    rows = [line.split("│")[1].strip() for line in ended.out.splitlines() if line.startswith("│")]
+    assert rows == catalog.names("generalizeformer.adapters")
+    page = tmp_path / "new" / "methods.md"
+    ended = command("methods", "--markdown", page)
+    assert ended == (0, f"page: {page}\n", "")
+    assert page.read_text("utf-8").startswith("# Test-time methods\n")
