@@ -171,18 +171,11 @@ def test_on_the_stack_of_the_runner_it_would_find_them(
     class Here:
         """No thread at all."""
 
-        def __init__(self, max_workers: int) -> None: ...
-
-        def __enter__(self) -> "Here":
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
         def submit(self, call: Any, *given: Any) -> Any:
             answer = call(*given)
             return SimpleNamespace(result=lambda: answer)
 
-    monkeypatch.setattr(runner, "ThreadPoolExecutor", Here)
+    monkeypatch.setattr(runner, "ALONE", Here())
     assert {"DomainDataset", "Truth", "labels"} <= set(spied(GroupedSpy).found)
 
 

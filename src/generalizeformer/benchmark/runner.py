@@ -23,6 +23,9 @@ from generalizeformer.errors import UserError
 
 ADAPTERS = "generalizeformer.adapters"
 TOGETHER = 320  # images of a grouped call: bounds memory, changes no answer
+# In a thread of its own a method finds nothing but its arguments on the stack: no truth, no dataset. Always the same
+# thread, because each new one makes cuDNN plan every convolution again, which takes seconds.
+ALONE = ThreadPoolExecutor(max_workers=1)
 Report = Callable[[str, Stream], None]
 Refused = Callable[[Refusal], None]
 Settings = Mapping[str, Mapping[str, Any]]
@@ -152,17 +155,15 @@ def _score(
     together = TOGETHER if isinstance(adapter, GroupedAdapter) else stream.batch_size
     passes = Passes(source.backbone, source.slots.classifier)
     parts, seconds, peaks = [], 0.0, []
-    # In a thread of its own the method finds nothing but its arguments on the stack: no truth, no dataset.
-    with ThreadPoolExecutor(max_workers=1) as worker:
-        for chunk in stream.chunks(dataset, together):
-            images, groups = prepare(chunk.images.to(device)), chunk.groups.to(device)
-            asked = worker.submit(_measured, ask, adapter, images, groups, passes)
-            logits, spent, peak = asked.result()
-            labels, where = chunk.truth.labels.cpu(), chunk.truth.domains.cpu()
-            right, sure = logits.argmax(1) == labels, logits.double().softmax(1).amax(1)
-            parts.append((right, sure, labels, where))
-            seconds += spent
-            peaks.append(peak)
+    for chunk in stream.chunks(dataset, together):
+        images, groups = prepare(chunk.images.to(device)), chunk.groups.to(device)
+        asked = ALONE.submit(_measured, ask, adapter, images, groups, passes)
+        logits, spent, peak = asked.result()
+        labels, where = chunk.truth.labels.cpu(), chunk.truth.domains.cpu()
+        right, sure = logits.argmax(1) == labels, logits.double().softmax(1).amax(1)
+        parts.append((right, sure, labels, where))
+        seconds += spent
+        peaks.append(peak)
     known = [peak for peak in peaks if peak is not None]
     cost = Cost(seconds, passes.forwards, passes.backwards, max(known, default=None))
     right, sure, labels, where = map(torch.cat, zip(*parts, strict=True))

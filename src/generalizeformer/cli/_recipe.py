@@ -28,6 +28,7 @@ class Flags:
     source_steps: int | None = None
     steps: int | None = None
     learning_rate: float | None = None
+    also: tuple[str, ...] = ()
     seed: int = 0
 
     def recipe(self) -> "Recipe":
@@ -46,6 +47,7 @@ class Flags:
             erm=replace(base.erm, **given(steps=self.source_steps, augmentation=augmentation)),
             meta=replace(base.meta, **meta),
             held_out=self.held_out or None,
+            also={name: {} for name in self.also},
             seed=self.seed,
             **given(episodes=self.episodes, division=self.division),
         )

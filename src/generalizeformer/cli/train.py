@@ -52,6 +52,7 @@ def train(
     source_steps: int | None = None,
     steps: int | None = None,
     learning_rate: float | None = None,
+    also: tuple[str, ...] = (),
     seed: int = 0,
     settings: Path | None = None,
     device: Device = "auto",
@@ -94,6 +95,7 @@ def train(
         source_steps: Steps of each backbone's training (joint episodes have `steps` for both); 300 if not given.
         steps: Steps of φ's training; 400 if not given.
         learning_rate: Peak learning rate of φ; 3e-3 if not given; use 1e-4 with rows.
+        also: Compared methods that need a training of their own: da_erm, itta, metanorm, single_sample.
         seed: Of everything random.
         settings: JSON file with any settings of the recipe; it overrides the flags.
         device: Where to compute; auto takes a GPU if there is one.
@@ -118,6 +120,7 @@ def train(
         source_steps=source_steps,
         steps=steps,
         learning_rate=learning_rate,
+        also=also,
         seed=seed,
     ).recipe()
     recipe = recipe if settings is None else overridden(recipe, settings)

@@ -18,6 +18,7 @@ from generalizeformer.errors import CheckpointError, UserError
 
 FORMAT = 3
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
+COMPANION = ".companion.safetensors"  # ends the names of files that compared methods brought
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,23 @@ class Stored:
     config: Any
     card: Card
     tensors: dict[str, Tensor]
+    companions: dict[str, dict[str, Tensor]]
 
 
-def save(folder: Path, tensors: dict[str, Tensor], config: Any, card: Card) -> None:
+def save(
+    folder: Path,
+    tensors: dict[str, Tensor],
+    config: Any,
+    card: Card,
+    companions: dict[str, dict[str, Tensor]],
+) -> None:
     """Writes the folder. Each file appears whole or not at all; the config comes last, so it vouches for the rest."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    with replacing(folder / WEIGHTS) as partial:
-        save_file(weights, partial)
+    _write(folder / WEIGHTS, tensors)
+    for old in folder.glob(f"*{COMPANION}"):
+        old.unlink()
+    for name, weights in companions.items():
+        _write(folder / f"{name}{COMPANION}", weights)
     write_text(folder / README, render(card, folder.name))
     content = {
         "library": "generalizeformer",
@@ -80,14 +90,27 @@ def read(folder: Path, config: type[Any]) -> Stored:
         raise CheckpointError(
             f"{folder / CONFIG}: damaged ({error}); save the model again"
         ) from None
+    companions = {
+        path.name.removesuffix(COMPANION): _tensors(path)
+        for path in sorted(folder.glob(f"*{COMPANION}"))
+    }
+    return Stored(folder, settings, card, _tensors(folder / WEIGHTS), companions)
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    with replacing(path) as partial:
+        save_file(weights, partial)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
     try:
         # Copied, because what safetensors gives is the mapped file: writing to that would change the model.
-        tensors = {name: value.clone() for name, value in load_file(folder / WEIGHTS).items()}
+        return {name: value.clone() for name, value in load_file(path).items()}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{folder / WEIGHTS}: cut short, damaged or missing ({str(error).splitlines()[0]}); copy or save it again"
+            f"{path}: cut short, damaged or missing ({str(error).splitlines()[0]}); copy or save it again"
         ) from None
-    return Stored(folder, settings, card, tensors)
 
 
 def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:

@@ -97,6 +97,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.network = GroupedBackbone(backbone, self.slots)
         self.reference = Reference(backbone, self.slots)
         self.generator = self._build_generator().to(next(backbone.parameters()))
+        # What compared methods were trained to know, by method; never part of an answer of ours.
+        self.companions: dict[str, dict[str, Tensor]] = {}
 
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
         """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
@@ -192,7 +194,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         return replace(card, classes=names, backbone=card.backbone or type(self.backbone).__name__)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        artefact.save(save_directory, self.state_dict(), self.config, self.card)
+        artefact.save(save_directory, self.state_dict(), self.config, self.card, self.companions)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -207,4 +209,5 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         stored = artefact.read(folder, Config)
         model = cls(artefact.backbone_for(stored, backbone), stored.config, stored.card)
         artefact.fill(model, stored)
+        model.companions = stored.companions
         return model.eval()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from generalizeformer import atomic
 from generalizeformer.config import to_dict
@@ -23,9 +23,17 @@ from generalizeformer.data.splits import Division, split_all
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._checks import check_shares
+from generalizeformer.training._companions import Pace, config_of, training_of
 from generalizeformer.training._loop import Method, Report, Stage, fit
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
-from generalizeformer.training._start import calibrate, check_fits, near, origin, placed
+from generalizeformer.training._start import (
+    calibrate,
+    check_fits,
+    fingerprint,
+    near,
+    origin,
+    placed,
+)
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.joint import Config as JointConfig
@@ -55,10 +63,14 @@ class Recipe:
     stay: float = 0.2  # share of meta-steps on the final model's own domains: do no harm
     validation: float = 0.2  # share of every source domain that is only validated on
     division: Division = "seeded"  # who decides which: our seed, DomainBed's, or the official lists
+    # Compared methods to be trained for as well, with the settings of their trainings.
+    also: dict[str, dict[str, Any]] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_shares("recipe", stay=self.stay)
+        for name, settings in self.also.items():
+            config_of(name, settings)
         if not 0 <= self.seed < 2**63:
             raise UserError(f"recipe: seed is {self.seed}; it must be from 0 to 2^63 - 1")
         if self.episodes == "looks" and self.meta.looks is None:
@@ -124,6 +136,7 @@ class _Run:
 
     def model(self) -> GeneralizeFormer:
         model = self._joint() if self.recipe.episodes == "joint" else self._staged()
+        model.companions = {name: self._companion(name, model) for name in self.recipe.also}
         model.card = self._card(model)
         if self.fabric.global_rank == 0:
             model.save_pretrained(self.folder)
@@ -158,6 +171,17 @@ class _Run:
         method = Joint(model, self.data, self.held, self.preprocessing, config, self.fabric)
         self._fit("joint", method, self.recipe.meta, to_dict(self.recipe))
         return model
+
+    def _companion(self, name: str, model: GeneralizeFormer) -> dict[str, Tensor]:
+        """What a compared method learns from the sources, beside the finished backbone."""
+        config = config_of(name, self.recipe.also[name])
+        method = training_of(
+            name, model, self.data, self.held, self.preprocessing, config, self.fabric
+        )
+        backbone = fingerprint(model.backbone.state_dict())
+        mine = {name: self.recipe.also[name], "backbone": backbone} | self.origin
+        fit(method, self._stage(name, config, mine, self.folder / "training"))
+        return {key: value.detach().cpu() for key, value in method.weights().items()}
 
     def _erm(self, name: str, domains: tuple[str, ...]) -> nn.Module:
         backbone = copy.deepcopy(self.start)
@@ -195,9 +219,7 @@ class _Run:
         settings = settings | self.origin
         fit(method, self._stage(name, config, settings, self.folder / "training"))
 
-    def _stage(
-        self, name: str, config: ErmConfig | MetaConfig, settings: dict[str, Any], folder: Path
-    ) -> Stage:
+    def _stage(self, name: str, config: Pace, settings: dict[str, Any], folder: Path) -> Stage:
         return Stage(
             name=name,
             steps=config.steps,
