@@ -3,6 +3,7 @@ import torch
 from recordings import toy_network
 from torch import Tensor, nn
 
+from generalizeformer import catalog
 from generalizeformer.core.backbones import DigitNet
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 
@@ -35,7 +36,22 @@ def source(backbone: nn.Module) -> GeneralizeFormer:
     with torch.no_grad():
         for value in model.generator.parameters():
             value.add_(torch.randn_like(value) * 0.1)
+    names = catalog.names("generalizeformer.core.companions")
+    model.companions = {name: trained_for(name, model) for name in names}
     return model
+
+
+def trained_for(method: str, model: GeneralizeFormer) -> dict[str, Tensor]:
+    """A companion as if trained: every number moved but the backbone's own statistics, whose variances are positive."""
+    built = catalog.load("generalizeformer.core.companions", method).build(
+        model.backbone, model.classes
+    )
+    return {
+        name: value + 0.1 * torch.randn_like(value)
+        if value.is_floating_point() and "running_" not in name
+        else value
+        for name, value in built.state_dict().items()
+    }
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Cells: names, keys, what a benchmark is made of, and cells as files."""
 
-import hashlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from generalizeformer.benchmark import store
-from generalizeformer.benchmark.cells import LATER, Cell
+from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.plans import recipes
 from generalizeformer.core.generalizeformer import PAPER as PAPER_MODEL
 from generalizeformer.core.preprocessing import Preprocessing
@@ -37,6 +36,7 @@ CHANGES: dict[str, Any] = {
     "dataset_settings": {"drop_error": "true"},
     "precision": "bf16-mixed",
     "suite": "dynamic",
+    "methods": ("lame",),
     "looks": ("fog:3", "rotation:30"),
     "sources": ("c",),
     "classes_apart": "labels",
@@ -53,13 +53,7 @@ def test_every_setting_of_a_cell_is_in_its_key() -> None:
 
 def test_a_model_is_kept_when_only_its_evaluation_changes() -> None:
     same = {n for n, v in CHANGES.items() if replace(CELL, **{n: v}).model_name == CELL.model_name}
-    assert same == {"batch_sizes", "limit", "selection_limit", "suite", "looks"}
-
-
-def test_a_cell_of_the_main_suite_is_called_as_before_there_were_others() -> None:
-    earlier = {name: value for name, value in asdict(CELL).items() if name not in LATER}
-    text = json.dumps(earlier, sort_keys=True)
-    assert CELL.key() == hashlib.sha256(text.encode()).hexdigest()
+    assert same == {"batch_sizes", "methods", "limit", "selection_limit", "suite", "looks"}
 
 
 def test_a_model_of_named_sources_is_the_same_for_every_target() -> None:
@@ -144,32 +138,32 @@ def test_the_papers_generator_learns_as_the_paper_says_on_its_own_domains_as_the
     assert ours == PAPER_RECIPE.meta
 
 
-def finished(cell: Cell) -> store.Finished:
+def stored(cell: Cell) -> store.Stored:
     records = (record(settings={"betas": [0.9, 0.99]}), record(sources_after={"b": 1.5}))
-    return store.Finished(cell=cell, records=records, seconds=1.0, device="cpu", commit="abc")
+    return store.Stored(cell=cell, records=records, seconds=1.0, device="cpu", commit="abc")
 
 
 def test_a_finished_cell_comes_back_as_it_was(tmp_path: Path) -> None:
-    store.write(tmp_path, finished(CELL))
-    assert store.read(tmp_path, CELL) == finished(CELL)
+    store.write(tmp_path, stored(CELL))
+    assert store.read(tmp_path, CELL) == stored(CELL)
     content = json.loads((tmp_path / "cells" / f"{CELL.name}.json").read_text("utf-8"))
-    assert content.keys() == {"cell", "records", "commit", "seconds", "device"}
+    assert content.keys() == {"cell", "records", "refusals", "commit", "seconds", "device"}
 
 
-@pytest.mark.parametrize("name", ["recipe", "batch_sizes", "limit", "preprocessing"])
-def test_a_cell_with_other_settings_is_not_finished(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["recipe", "selection_limit", "limit", "preprocessing"])
+def test_a_cell_with_other_settings_has_nothing_stored(tmp_path: Path, name: str) -> None:
     other = replace(CELL, **{name: CHANGES[name]})
-    store.write(tmp_path, finished(other))
+    store.write(tmp_path, stored(other))
     assert store.place(tmp_path, other) == store.place(tmp_path, CELL)
-    assert store.read(tmp_path, CELL) is None
-    store.write(tmp_path, finished(CELL))
-    assert store.read(tmp_path, CELL) == finished(CELL)
+    assert store.read(tmp_path, CELL) == store.Stored(cell=CELL)
+    store.write(tmp_path, stored(CELL))
+    assert store.read(tmp_path, CELL) == stored(CELL)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"3", b'{"cell": {}}', b"\xff\xfe"])
 def test_what_cannot_be_read_is_not_finished(tmp_path: Path, content: bytes) -> None:
     path = store.place(tmp_path, CELL)
-    assert store.read(tmp_path, CELL) is None
+    assert store.read(tmp_path, CELL) == store.Stored(cell=CELL)
     path.parent.mkdir()
     path.write_bytes(content)
-    assert store.read(tmp_path, CELL) is None
+    assert store.read(tmp_path, CELL) == store.Stored(cell=CELL)

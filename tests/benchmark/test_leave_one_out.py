@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from generalizeformer.benchmark import leave_one_out, selection, store
+from generalizeformer.benchmark import bench, leave_one_out, selection, store
 from generalizeformer.benchmark.comparisons import COMPARISONS
-from generalizeformer.benchmark.leave_one_out import finish, run_cell
+from generalizeformer.benchmark.leave_one_out import finish
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.selection import grid
 from generalizeformer.data.splits import split_all
@@ -29,7 +29,7 @@ class Seen:
         self.selection: list[Any] = []
         self.target: list[Any] = []
         self.backbones: dict[str, set[str]] = {}
-        for module, seen in ((selection, self.selection), (leave_one_out, self.target)):
+        for module, seen in ((selection, self.selection), (bench, self.target)):
             monkeypatch.setattr(module, "run", self.watched(module.run, seen))
 
     def watched(self, run: Any, seen: list[Any]) -> Any:
@@ -93,8 +93,12 @@ def test_what_was_chosen_is_what_ran(made: Any, monkeypatch: pytest.MonkeyPatch)
     def choose(model: Any, held: Any, method: str, size: int, seed: int, limit: Any) -> Any:
         return selection.Choice(last[method], 1.0, (1.0,))
 
-    monkeypatch.setattr(leave_one_out, "choose", choose)
-    for record in run_cell(replace(cell, batch_sizes=(4,)), domains(), folder, fabric()):
+    monkeypatch.setattr(bench, "choose", choose)
+    other = replace(cell, selection_limit=7, batch_sizes=(4,))  # nothing of it is stored
+    copy = store.place(folder, cell).read_bytes()
+    records = finish(other, domains(), folder, fabric())
+    store.place(folder, cell).write_bytes(copy)
+    for record in records:
         if record.method in last:
             settings = last[record.method]
             assert {name: record.settings[name] for name in settings} == settings
@@ -133,7 +137,7 @@ def test_every_training_has_a_comparison() -> None:
 
 def test_a_finished_cell_is_not_run_again(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, all_cells, records, _ = made
-    monkeypatch.setattr(leave_one_out, "run_cell", None)
+    monkeypatch.setattr(leave_one_out, "train_recipe", None)
     for cell in all_cells:
         assert finish(cell, domains(), folder, fabric()) == records[cell.name]
 
@@ -172,7 +176,8 @@ def test_stopped_inside_a_cell_and_started_again_the_records_are_the_same(
     _, (cell, *_), records, _ = made
     with pytest.raises(Stopped):
         finish(cell, domains(), tmp_path, fabric(), stop)
-    assert not store.place(tmp_path, cell).exists()
+    kept = store.read(tmp_path, cell).records
+    assert len(kept) == (8 if stop is stop_in_comparing else 0)
     again = finish(cell, domains(), tmp_path, fabric())
     assert without_time(again) == without_time(records[cell.name])
 
@@ -190,11 +195,11 @@ def test_stopped_between_cells_and_started_again_the_records_are_the_same(
     assert len(list((tmp_path / "backbones").iterdir())) == 3  # of b and c, of b, of c
 
 
-def test_a_failed_method_leaves_no_cell(
+def test_a_failed_method_leaves_the_records_before_it(
     made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, (cell, *_), records, _ = made
-    run, calls = leave_one_out.run, []
+    run, calls = bench.run, []
 
     def failing(*given: Any) -> Record:
         calls.append(given)
@@ -202,9 +207,43 @@ def test_a_failed_method_leaves_no_cell(
             raise OSError("the disk is full")
         return run(*given)
 
-    monkeypatch.setattr(leave_one_out, "run", failing)
+    monkeypatch.setattr(bench, "run", failing)
     with pytest.raises(OSError, match="the disk is full"):
         finish(cell, domains(), tmp_path, fabric())
-    assert not (tmp_path / "cells").exists()
+    assert [record.method for record in store.read(tmp_path, cell).records] == ["source", "alpha_bn"]
     again = finish(cell, domains(), tmp_path, fabric())
     assert without_time(again) == without_time(records[cell.name])
+
+
+def test_more_methods_and_batch_sizes_are_added_to_what_is_there(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (cell, *_), records, _ = made
+    less = replace(cell, batch_sizes=cell.batch_sizes[:1])
+    finish(less, domains(), tmp_path, fabric())
+    before = store.read(tmp_path, less).records
+    asked, run = [], bench.run
+
+    def noting(model: Any, target: Any, method: str, *given: Any) -> Record:
+        asked.append(method)
+        return run(model, target, method, *given)
+
+    monkeypatch.setattr(bench, "run", noting)
+    more = replace(cell, methods=("lame", "source"))
+    got = finish(more, domains(), tmp_path, fabric())
+    assert store.read(tmp_path, more).records[: len(before)] == before
+    assert {r.method for r in got} == {r.method for r in records[cell.name]} | {"lame"}
+    assert asked.count("source") == len(cell.batch_sizes) - 1
+
+
+def test_a_method_that_refuses_is_told_and_not_asked_again(made: Any, tmp_path: Path) -> None:
+    _, (cell, *_), _, _ = made
+    alone = replace(cell, batch_sizes=(1,), methods=("tent_bn",), limit=2)
+    got = finish(alone, domains(), tmp_path, fabric())
+    assert "tent_bn" not in {record.method for record in got}
+    (refusal,) = store.read(tmp_path, alone).refusals
+    assert refusal.method == "tent_bn"
+    assert "at least 2 images" in refusal.why
+    stages: list[str] = []
+    finish(alone, domains(), tmp_path, fabric(), lambda name, *_: stages.append(name))
+    assert not stages

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -13,9 +13,9 @@ from generalizeformer.data.streams import Stream
 from generalizeformer.training._recipe import Recipe
 
 # What is evaluated, not what is trained: a model is kept when one of these changes.
-EVALUATION = ("batch_sizes", "limit", "selection_limit", "suite", "looks")
-# Came later, so they go without saying where they are as usual: earlier cells and models keep their names.
-LATER = ("suite", "looks", "sources", "classes_apart", "pooled")
+EVALUATION = ("batch_sizes", "methods", "limit", "selection_limit", "suite", "looks")
+# What only adds streams and methods: records of the others stay as they are.
+ADDITIONS = ("batch_sizes", "methods")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class Cell:
     dataset_settings: dict[str, Any] = field(default_factory=dict)
     precision: str = "32-true"
     suite: str = "main"
+    methods: tuple[str, ...] = ()  # to be compared beside the suite's usual ones
     looks: tuple[str, ...] = ()  # changes such as "fog:3" that the target comes under; (): as it is
     sources: tuple[str, ...] = ()  # domains to learn from; (): all but the target
     classes_apart: str | None = None  # each source knows some classes only: "labels", "0", "1", …
@@ -67,6 +68,10 @@ class Cell:
         """What is the same on every machine, and another when anything in the cell is."""
         return self._digest()
 
+    def basis(self) -> str:
+        """The same for cells whose records can be put together."""
+        return self._digest(ADDITIONS)
+
     def streams(self) -> list[Stream]:
         """The target in every batch size: by itself, or each look alone, then all mixed, then one after another."""
         sizes = self.batch_sizes
@@ -88,12 +93,7 @@ class Cell:
         return from_dict(Recipe, self.recipe)
 
     def _digest(self, without: Collection[str] = ()) -> str:
-        usual = {field.name: field.default for field in fields(self) if field.name in LATER}
-        content = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in without and not (name in usual and value == usual[name])
-        }
+        content = {name: value for name, value in asdict(self).items() if name not in without}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,24 +1,46 @@
-"""Finished cells as files, one each, so that a benchmark can be stopped at any time and goes on where it was."""
+"""What is there of each cell as a file, so that a benchmark can be stopped at any time and goes on where it was."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from generalizeformer import atomic
 from generalizeformer.benchmark.cells import Cell
-from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.config import from_dict
+
+Key = tuple[str, str]
+"""A method's name and a stream's key."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
-    """A cell, its records, and the circumstances they were made in."""
+class Stored:
+    """A cell, its records so far, and the circumstances they were made in."""
 
     cell: Cell
-    records: tuple[Record, ...]
-    seconds: float  # trained and evaluated, as far as this was not taken over from an earlier try
-    device: str
+    records: tuple[Record, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    seconds: float = 0.0  # trained and evaluated, in all tries
+    device: str = ""  # of the last one
     commit: str | None = None  # of the code, where it is known
+
+    @property
+    def done(self) -> set[Key]:
+        """What need not be done again."""
+        answers: list[Record | Refusal] = [*self.records, *self.refusals]
+        return {(answer.method, answer.stream) for answer in answers}
+
+    def of(self, keys: Sequence[Key]) -> tuple[Record, ...]:
+        """The records of these keys, the smallest batches first, then in their order."""
+        known = {(record.method, record.stream): record for record in self.records}
+        found = [known[key] for key in keys if key in known]
+        return tuple(sorted(found, key=lambda record: record.batch_size))
+
+    def plus(self, answer: Record | Refusal) -> "Stored":
+        if isinstance(answer, Record):
+            return replace(self, records=(*self.records, answer))
+        return replace(self, refusals=(*self.refusals, answer))
 
 
 def suite_folder(folder: Path, suite: str) -> Path:
@@ -31,17 +53,17 @@ def place(folder: Path, cell: Cell) -> Path:
     return suite_folder(folder, cell.suite) / "cells" / f"{cell.name}.json"
 
 
-def write(folder: Path, finished: Finished) -> None:
+def write(folder: Path, stored: Stored) -> None:
     """The cell's file, which appears whole or not at all."""
-    text = json.dumps(asdict(finished), indent=1, ensure_ascii=False)
-    atomic.write_text(place(folder, finished.cell), f"{text}\n")
+    text = json.dumps(asdict(stored), indent=1, ensure_ascii=False)
+    atomic.write_text(place(folder, stored.cell), f"{text}\n")
 
 
-def read(folder: Path, cell: Cell) -> Finished | None:
-    """What is stored of this very cell; None where there is nothing readable, or where its settings were others."""
+def read(folder: Path, cell: Cell) -> Stored:
+    """What is stored of this cell, also in other batch sizes; nothing where its other settings were others."""
     try:
         content = json.loads(place(folder, cell).read_text("utf-8"))
-        finished = from_dict(Finished, content)
+        stored = from_dict(Stored, content)
     except (OSError, ValueError, TypeError):  # done again, as that is all there is to do
-        return None
-    return finished if finished.cell.key() == cell.key() else None
+        return Stored(cell=cell)
+    return replace(stored, cell=cell) if stored.cell.basis() == cell.basis() else Stored(cell=cell)

@@ -50,6 +50,7 @@ def benchmark(
     classes_apart: Apart | None = None,
     seeds: tuple[int, ...] = (0, 1, 2),
     trainings: tuple[str, ...] | None = None,
+    methods: tuple[str, ...] = (),
     batch_sizes: tuple[int, ...] | None = None,
     limit: int | None = None,
     selection_limit: int | None = None,
@@ -85,6 +86,7 @@ def benchmark(
         seeds: One training per target and seed.
         trainings: generalizeformer: our φ, compared with all other methods; generalizeformer_paper: the paper's φ on
             the same backbones; ablations have names of their own. The suite's usual ones if not given.
+        methods: To be compared beside the suite's usual ones, or all; see `generalizeformer methods`.
         batch_sizes: Images that arrive together. If not given, main: 1 20 64 128, ablations: 20 1, others: 20.
         limit: Images per target stream, in dynamic per look; all if not given.
         selection_limit: Images of each source domain's validation part that settings of methods are chosen on; all
@@ -124,6 +126,7 @@ def benchmark(
         targets=targets,
         seeds=seeds,
         trainings=trainings,
+        methods=tuple(known_methods(methods)) if methods else (),
         batch_sizes=batch_sizes,
         limit=limit,
         selection_limit=selection_limit,

@@ -167,12 +167,15 @@ class GroupedClassifier(GroupedLinear):
         """Logits under rows that moved to the features which this very run takes for their class.
 
         With ŵ a row's direction and ẑ_n the images', each p_n sure of that class, the new direction is that of
-        ŵ + a Σ p_n ẑ_n: the more images speak for a class, the more they count. Its length stays.
+        ŵ + a Σ p_n (ẑ_n - mean ẑ): the more images speak for a class, the more they count; what all images of the
+        group have in common tells nothing apart, and a single image moves nothing. The row's length stays.
         """
         grouping, weight = self.check(x), self.generated("weight")
         assert weight is not None
         votes = logits.detach().softmax(-1).to(weight.dtype).unsqueeze(-1)
-        seen = grouping.mean(votes * F.normalize(x.to(weight.dtype), dim=-1).unsqueeze(1))
+        directions = F.normalize(x.to(weight.dtype), dim=-1)
+        centred = directions - grouping.spread(grouping.mean(directions))
+        seen = grouping.mean(votes * centred.unsqueeze(1))
         pull = self.call.params[towards(self.name)] * grouping.sizes.to(weight.dtype).unsqueeze(1)
         length = weight.norm(dim=-1, keepdim=True)
         moved = weight + length * pull.unsqueeze(-1) * seen

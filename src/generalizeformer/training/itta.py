@@ -1,0 +1,191 @@
+"""ITTA's training: classes from plain and restyled features, and a consistency loss that learns to pull the same way.
+
+Chen et al., CVPR 2023; the reference is github.com/liangchen527/ITTA. Each step has two parts. The backbone learns
+from the cross-entropy of both branches and their consistency loss. Then, on the same images restyled anew, the
+loss's weighting learns to make the gradient that the consistency loss gives the features like that of the
+cross-entropy, both standardised; so second derivatives are needed. BatchNorm keeps the statistics of the source
+model, whose scales and shifts learn like everything else; dropout is off. Ours starts from the finished source model,
+theirs from ImageNet.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int64
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.nn import functional as F
+
+from generalizeformer.core.companions._styles import draw_mixing
+from generalizeformer.core.companions.itta import Itta as Network
+from generalizeformer.core.companions.itta import Online, Pace, Seen
+from generalizeformer.core.companions.itta import build as build_network
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.shapes import Images
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.data.episodes import minibatch
+from generalizeformer.imaging.augmentation import Config as Augmentation
+from generalizeformer.imaging.augmentation import augment
+from generalizeformer.training._checks import check_counts, check_positive
+from generalizeformer.training._loop import Method, Metrics
+from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._start import placed
+from generalizeformer.training._together import average, descend
+
+Scalar = Float[Tensor, ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    steps: int = 5000
+    per_domain: int = 32  # images of each source domain per step
+    learning_rate: float = 5e-5  # of Adam, for backbone and classifier
+    weighting_rate: float = 5e-6  # of Adam, for the weighting of the loss
+    alignment: float = 0.1  # weight of the difference of gradients
+    weight_decay: float = 0.0
+    augmentation: Augmentation | None = None  # crops, flips and colours, drawn for every image
+    every: int = 300  # steps between validations
+    validation_size: int = 20  # images per batch of a validation, which adapts as at test time
+
+    def __post_init__(self) -> None:
+        counts = {"steps": self.steps, "per_domain": self.per_domain, "every": self.every}
+        check_counts("itta", **counts, validation_size=self.validation_size)
+        rates = {"learning_rate": self.learning_rate, "weighting_rate": self.weighting_rate}
+        check_positive("itta", **rates, alignment=self.alignment)
+
+
+class Itta:
+    """Trains a network of its own, around a copy of the model's backbone."""
+
+    def __init__(
+        self,
+        model: GeneralizeFormer,
+        train: DomainDataset,
+        validation: DomainDataset,
+        preprocessing: Preprocessing,
+        config: Config,
+        fabric: Fabric,
+    ) -> None:
+        network = build_network(model.backbone, model.classes).requires_grad_()
+        self.network = cast(Network, placed(network, fabric.device)).eval()
+        self.data, self.validation, self.preprocessing = train, validation, preprocessing
+        self.config, self.fabric = config, fabric
+        fused = fabric.device.type == "cuda" or None
+        head = set(self.network.head.parameters())
+        self.features = [p for p in self.network.backbone.parameters() if p not in head]
+        self.optimizer = torch.optim.Adam(
+            self.network.backbone.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=fused,
+        )
+        self.weighting = torch.optim.Adam(
+            self.network.weighting.parameters(), lr=config.weighting_rate, fused=fused
+        )
+
+    def update(self, step: int, generator: torch.Generator) -> Metrics:
+        drawn = minibatch(self.data, self.config.per_domain, generator)
+        pixels = drawn.images.to(self.fabric.device)
+        if self.config.augmentation is not None:
+            pixels = augment(pixels, generator, self.config.augmentation)
+        images, labels = self.preprocessing(pixels), drawn.labels.to(self.fabric.device)
+        consistency, classes = self._losses(images, labels, generator)
+        descend(self.fabric, self.optimizer, consistency + classes)
+        difference = self._align(*self._losses(images, labels, generator))
+        return {
+            "loss": classes.item(),
+            "consistency": consistency.item(),
+            "difference": difference.item(),
+        }
+
+    def validate(self) -> Metrics:
+        """Mean accuracy over the domains, each a stream of its own that the maps adapt to."""
+        scores = [self._accuracy(domain) for domain in self.validation.domains]
+        return {"score": sum(scores) / len(scores)}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "weighting": self.weighting.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.weighting.load_state_dict(state["weighting"])
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.network.state_dict()
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        self.network.load_state_dict(weights)
+
+    def _losses(
+        self, images: Images, labels: Int64[Tensor, " images"], generator: torch.Generator
+    ) -> tuple[Scalar, Scalar]:
+        """The consistency loss, and the cross-entropy of both branches, with styles drawn anew."""
+        mixing = draw_mixing(images, generator)
+        with self.fabric.autocast():
+            clean: Seen = self.network(images)
+            mixed: Seen = self.network(images, mixing)
+            consistency = self.network.inconsistency(clean.features, mixed.features)
+            classes = F.cross_entropy(clean.logits, labels) + F.cross_entropy(mixed.logits, labels)
+        return consistency, classes
+
+    def _align(self, consistency: Scalar, classes: Scalar) -> Scalar:
+        """A step of the weighting towards gradients alike; gives back how different they were."""
+        wanted = self._gradient(classes, create_graph=False)
+        given = self._gradient(consistency, create_graph=True)
+        difference = (_standardised(given) - _standardised(wanted)).square().mean()
+        moving = list(self.network.weighting.parameters())
+        gradients = torch.autograd.grad(self.config.alignment * difference, moving)
+        average(self.fabric, gradients)
+        for value, gradient in zip(moving, gradients, strict=True):
+            value.grad = gradient
+        self.weighting.step()
+        return difference.detach()
+
+    def _gradient(self, loss: Scalar, create_graph: bool) -> Float[Tensor, " elements"]:
+        """Of the loss in all parameters before the classifier, as one long vector."""
+        gradients = torch.autograd.grad(
+            loss,
+            self.features,
+            retain_graph=True,
+            create_graph=create_graph,
+            materialize_grads=True,
+        )
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
+    def _accuracy(self, domain: Domain) -> float:
+        online, size = Online(self.network, Pace()), self.config.validation_size
+
+        def answer(images: Tensor, groups: Tensor) -> Tensor:
+            with self.fabric.autocast():
+                return torch.cat([_step(online, batch) for batch in torch.split(images, size)])
+
+        return accuracy(answer, domain, self.preprocessing, size, self.fabric.device)
+
+
+def _step(online: Online, images: Images) -> Tensor:
+    online.learn(images)
+    return online.answer(images)
+
+
+def _standardised(values: Float[Tensor, " elements"]) -> Float[Tensor, " elements"]:
+    """Minus their mean, over their spread, both as constants; without a spread, they are only centred."""
+    spread = values.detach().std()
+    return (values - values.detach().mean()) / torch.where(spread > 0, spread, 1)
+
+
+def build(
+    model: GeneralizeFormer,
+    train: DomainDataset,
+    validation: DomainDataset,
+    preprocessing: Preprocessing,
+    config: Config,
+    fabric: Fabric,
+) -> Method:
+    return Itta(model, train, validation, preprocessing, config, fabric)

@@ -1,0 +1,138 @@
+"""MetaNorm: a domain at a time plays the target, and each of its images must do with statistics inferred from itself.
+
+Du et al., 2021. A step draws a source domain as the meta-target. Its images are answered by their own inferred
+statistics, the others by the usual BatchNorm; the loss is both cross-entropies and λ times the divergence of every
+image's inferred statistics from those of all drawn images of its domain. The whole network learns.
+
+There is no published code. Ours: the sums in the divergence, λ, the optimiser and its settings; a start from the
+finished source model; and with one source domain, which is meta-source and meta-target at once.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.nn import functional as F
+
+from generalizeformer.core.companions.metanorm import MetaNorm
+from generalizeformer.core.companions.metanorm import build as build_network
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.shapes import Images
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.data.episodes import Minibatch, minibatch
+from generalizeformer.errors import UserError
+from generalizeformer.imaging.augmentation import Config as Augmentation
+from generalizeformer.imaging.augmentation import augment
+from generalizeformer.training._checks import check_counts, check_positive
+from generalizeformer.training._loop import Metrics
+from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._start import placed
+from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    steps: int = 2000
+    per_domain: int = 32  # images of each source domain per step
+    divergence: float = 1e-3  # λ, of the sum over channels and layers
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-4
+    schedule: Schedule = "cosine"
+    augmentation: Augmentation | None = None  # crops, flips and colours, drawn for every image
+    every: int = 100  # steps between validations
+
+    def __post_init__(self) -> None:
+        check_counts("metanorm", steps=self.steps, per_domain=self.per_domain, every=self.every)
+        check_positive("metanorm", learning_rate=self.learning_rate)
+        if not 0 <= self.divergence < float("inf"):
+            raise UserError(f"metanorm: divergence is {self.divergence}; it must be 0 or above")
+
+
+class Training:
+    """Trains a network of its own around a copy of the backbone."""
+
+    def __init__(
+        self,
+        network: MetaNorm,
+        train: DomainDataset,
+        validation: DomainDataset,
+        preprocessing: Preprocessing,
+        config: Config,
+        fabric: Fabric,
+    ) -> None:
+        self.network = network
+        self.data, self.validation, self.preprocessing = train, validation, preprocessing
+        self.config, self.fabric = config, fabric
+        self.optimizer = torch.optim.AdamW(
+            network.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=fabric.device.type == "cuda" or None,
+        )
+
+    def update(self, step: int, generator: torch.Generator) -> Metrics:
+        schedule(self.optimizer, self.config, step)
+        target = int(torch.randint(len(self.data.domains), (1,), generator=generator))
+        drawn = minibatch(self.data, self.config.per_domain, generator)
+        images, labels = self._images(drawn, generator), drawn.labels.to(self.fabric.device)
+        mine = (drawn.domains == target).to(self.fabric.device)
+        others = mine if mine.all() else ~mine
+        self.network.train()
+        with self.fabric.autocast():
+            usual = F.cross_entropy(self.network.usual(images[others]), labels[others])
+            logits, divergence = self.network.compared(images[mine])
+            inferred = F.cross_entropy(logits, labels[mine])
+            loss = usual + inferred + self.config.divergence * divergence
+        descend(self.fabric, self.optimizer, loss)
+        share_buffers(self.fabric, self.network)
+        parts = {"loss": loss, "inferred": inferred, "divergence": divergence}
+        return {name: part.item() for name, part in parts.items()}
+
+    def validate(self) -> Metrics:
+        """Mean accuracy over the domains, every image by its own statistics as at test time."""
+        self.network.eval()
+        scores = [
+            accuracy(self._answer, domain, self.preprocessing, 1, self.fabric.device)
+            for domain in self.validation.domains
+        ]
+        return {"score": sum(scores) / len(scores)}
+
+    def state(self) -> dict[str, Any]:
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.network.state_dict()
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        self.network.load_state_dict(weights)
+        self.network.eval()
+
+    def _images(self, drawn: Minibatch, generator: torch.Generator) -> Images:
+        pixels = drawn.images.to(self.fabric.device)
+        if self.config.augmentation is not None:
+            pixels = augment(pixels, generator, self.config.augmentation)
+        return self.preprocessing(pixels)
+
+    def _answer(self, images: Tensor, groups: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            return self.network(images)  # type: ignore[no-any-return]
+
+
+def build(
+    model: GeneralizeFormer,
+    train: DomainDataset,
+    validation: DomainDataset,
+    preprocessing: Preprocessing,
+    config: Config,
+    fabric: Fabric,
+) -> Training:
+    network = build_network(model.backbone, model.classes).requires_grad_()
+    placed(network, fabric.device)
+    return Training(network, train, validation, preprocessing, config, fabric)
