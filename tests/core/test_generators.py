@@ -312,7 +312,7 @@ def test_without_detail_all_channels_of_a_layer_move_alike() -> None:
 
 
 def test_a_classifier_that_gathers_turns_its_rows_to_the_features_taken_for_their_class() -> None:
-    """ŵ + a Σ p (ẑ - mean ẑ) per group and class, at the row's old length, with a gate of its own for every group."""
+    """w + a |w| Σ p (ẑ - mean ẑ) per group and class, with a gate of its own for every group."""
     model, x = model_of(digits(), SETTLING), images(6)
     seen = model.observe(x, GROUPS)
     target = all_the_way(model, seen)
@@ -328,8 +328,7 @@ def test_a_classifier_that_gathers_turns_its_rows_to_the_features_taken_for_thei
         length = weight.norm(dim=1, keepdim=True)
         directions = mine / mine.norm(dim=1, keepdim=True)
         centred = directions - directions.mean(0)
-        rows = weight / length + pull[number, :, None] * (votes.T @ centred)
-        rows = rows / rows.norm(dim=1, keepdim=True) * length
+        rows = weight + length * pull[number, :, None] * (votes.T @ centred)
         torch.testing.assert_close(run.settled[f"{name}.weight"][number], rows, rtol=0, atol=1e-9)
         torch.testing.assert_close(
             run.logits[group == GROUPS], mine @ rows.T + bias, rtol=0, atol=1e-9

@@ -29,7 +29,7 @@ ABOUT = About(
     keeps="nothing",
     answers="there is no update",
     reference="none",
-    needs="BatchNorm; a training of its own",
+    needs="training for it; BatchNorm",
 )
 
 

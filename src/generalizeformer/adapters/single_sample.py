@@ -32,7 +32,7 @@ ABOUT = About(
     keeps="nothing",
     answers="there is no update",
     reference="no trace of zzzx1224/SingleSampleGeneralization-ICLR2022",
-    needs="linear classifier; a training of its own",
+    needs="training for it; linear classifier",
 )
 
 

@@ -166,9 +166,9 @@ class GroupedClassifier(GroupedLinear):
     def gather(self, x: Tensor, logits: Tensor) -> Tensor:
         """Logits under rows that moved to the features which this very run takes for their class.
 
-        With ŵ a row's direction and ẑ_n the images', each p_n sure of that class, the new direction is that of
-        ŵ + a Σ p_n (ẑ_n - mean ẑ): the more images speak for a class, the more they count; what all images of the
-        group have in common tells nothing apart, and a single image moves nothing. The row's length stays.
+        With ẑ_n the images' directions, each p_n sure of that class: w' = w + a |w| Σ p_n (ẑ_n - mean ẑ). The more
+        images speak for a class, the more they count; what all images of the group have in common tells nothing
+        apart, and a single image moves nothing.
         """
         grouping, weight = self.check(x), self.generated("weight")
         assert weight is not None
@@ -177,12 +177,10 @@ class GroupedClassifier(GroupedLinear):
         centred = directions - grouping.spread(grouping.mean(directions))
         seen = grouping.mean(votes * centred.unsqueeze(1))
         pull = self.call.params[towards(self.name)] * grouping.sizes.to(weight.dtype).unsqueeze(1)
-        length = weight.norm(dim=-1, keepdim=True)
-        moved = weight + length * pull.unsqueeze(-1) * seen
-        moved = moved * (length / moved.norm(dim=-1, keepdim=True).clamp(min=1e-12))
-        self.call.settled |= {f"{self.name}.weight": moved}
-        turned = grouping.spread(moved - weight).to(x.dtype)
-        return logits + torch.bmm(turned, x.unsqueeze(-1)).squeeze(-1)
+        change = weight.norm(dim=-1, keepdim=True) * pull.unsqueeze(-1) * seen
+        self.call.settled |= {f"{self.name}.weight": weight + change}
+        change = grouping.spread(change).to(x.dtype)
+        return logits + torch.bmm(change, x.unsqueeze(-1)).squeeze(-1)
 
 
 class GroupedConv(GroupedLayer):
