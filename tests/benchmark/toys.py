@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from generalizeformer import catalog
+from generalizeformer.adapters._companion import COMPANIONS
 from generalizeformer.benchmark.records import Record
 from generalizeformer.core.backbones import DigitNet
 from generalizeformer.core.card import Card
@@ -28,6 +30,9 @@ def source() -> GeneralizeFormer:
         model.backbone.classifier.weight.mul_(20)
         for value in model.generator.parameters():
             value.add_(0.1 * torch.randn_like(value))
+    for name in catalog.names(COMPANIONS):  # as they are before any training
+        network = catalog.load(COMPANIONS, name).build(model.backbone, model.classes)
+        model.companions[name] = network.state_dict()
     return model
 
 

@@ -2,6 +2,7 @@
 
 from generalizeformer import catalog
 from generalizeformer.adapters._about import About
+from generalizeformer.adapters._companion import COMPANIONS
 from generalizeformer.adapters._protocol import GroupedAdapter
 from generalizeformer.benchmark.runner import ADAPTERS, build_adapter
 from generalizeformer.benchmark.tables import Table
@@ -92,4 +93,9 @@ def _at_once(name: str, source: GeneralizeFormer) -> str:
 
 
 def _small_model() -> GeneralizeFormer:
-    return GeneralizeFormer(build_backbone("digits-small", 2, channels=3)).eval()
+    """One that every method can be built on, those that need a training of their own among them."""
+    model = GeneralizeFormer(build_backbone("digits-small", 2, channels=3)).eval()
+    for name in catalog.names(COMPANIONS):
+        network = catalog.load(COMPANIONS, name).build(model.backbone, model.classes)
+        model.companions[name] = network.state_dict()
+    return model

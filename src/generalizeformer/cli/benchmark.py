@@ -21,6 +21,7 @@ from generalizeformer.cli._terminal import (
     show,
     stage_progress,
 )
+from generalizeformer.cli.evaluate import known_methods
 from generalizeformer.cli.train import Apart, card_for
 from generalizeformer.errors import UserError
 
