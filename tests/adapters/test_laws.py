@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from generalizeformer import catalog
-from generalizeformer.adapters import generalizeformer, t3a, tent
+from generalizeformer.adapters import (
+    deyo,
+    generalizeformer,
+    pl,
+    pl_c,
+    rotta,
+    shot,
+    t3a,
+    tent,
+)
 from generalizeformer.adapters._protocol import Adapter, GroupedAdapter
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -21,6 +30,14 @@ CASES = [
     *[pytest.param(name, catalog.load(CATALOGUE, name).Config(), id=name) for name in NAMES],
     pytest.param("tent", tent.Config(steps=3, episodic=True), id="tent-episodic"),
     pytest.param("t3a", t3a.Config(supports=None), id="t3a-all"),
+    # At their defaults these would hardly learn anything from images this few and this random.
+    pytest.param("pl", pl.Config(threshold=0.2, steps=3, learning_rate=1e-2), id="pl-eager"),
+    pytest.param("pl_c", pl_c.Config(threshold=0.2, steps=3, learning_rate=1e-2), id="pl_c-eager"),
+    pytest.param("shot", shot.Config(threshold=0.2, steps=3, learning_rate=1e-2), id="shot-eager"),
+    pytest.param("rotta", rotta.Config(update_every=6, memory_size=10), id="rotta-eager"),
+    pytest.param(
+        "deyo", deyo.Config(learning_rate=0.5, entropy_margin=1.0, threshold=0.0), id="deyo-eager"
+    ),
     pytest.param(
         "generalizeformer", generalizeformer.Config(guard=Guard(limit=0.01)), id="guarded"
     ),

@@ -33,6 +33,7 @@ class Flags:
 
     def recipe(self) -> "Recipe":
         """The command line's usual recipe, or the paper's, with what was asked for."""
+        from generalizeformer.config import to_dict
         from generalizeformer.imaging.looks import Config as Looks
         from generalizeformer.training._paper import PAPER_RECIPE
 
@@ -41,13 +42,14 @@ class Flags:
         looks, augmentation = Looks() if self.looks else None, self._augmentation()
         meta = given(steps=self.steps, learning_rate=self.learning_rate, looks=looks)
         meta |= given(augmentation=augmentation)
+        seen = {} if augmentation is None else {"augmentation": to_dict(augmentation)}
         return replace(
             base,
             model=replace(base.model, **given(generator=self._generator(), loss=self.loss)),
             erm=replace(base.erm, **given(steps=self.source_steps, augmentation=augmentation)),
             meta=replace(base.meta, **meta),
             held_out=self.held_out or None,
-            also={name: {} for name in self.also},
+            also={name: dict(seen) for name in self.also},
             seed=self.seed,
             **given(episodes=self.episodes, division=self.division),
         )
