@@ -25,10 +25,10 @@ from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 
 LEARNING = {
-    "gem_t": Config(learning_rate=0.05),
-    "gem_skd": Config(learning_rate=0.05, loss="gem-skd"),
+    "gem_t": Config(learning_rate=0.05, broadcast=True),
+    "gem_skd": Config(learning_rate=0.05, loss="gem-skd", broadcast=True),
     "em": Config(learning_rate=0.05, loss="em"),
-    "gem_t_bs1": Config(learning_rate=0.05),
+    "gem_t_bs1": Config(learning_rate=0.05, broadcast=True),
 }
 MERGING = {
     "merge_only": Config(learning_rate=0.0),
@@ -183,7 +183,7 @@ def by_hand(logits: Tensor, skd: bool) -> tuple[Tensor, Tensor]:
 def test_the_recorded_loss_multiplies_means_and_the_papers_averages_products(loss: Any) -> None:
     logits = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).double() * 3
     entropy, squared = by_hand(logits, loss == "gem-skd")
-    recorded_form = generalised_entropy(logits, Config(loss=loss))
+    recorded_form = generalised_entropy(logits, Config(loss=loss, broadcast=True))
     # the reference's product has shape (7, 7)
     assert_close(recorded_form, (entropy * squared.unsqueeze(1)).mean())
     papers = generalised_entropy(logits, Config(loss=loss, broadcast=False))

@@ -242,11 +242,16 @@ def test_more_methods_and_batch_sizes_are_added_to_what_is_there(
 def test_a_method_that_refuses_is_told_and_not_asked_again(made: Any, tmp_path: Path) -> None:
     _, (cell, *_), _, _ = made
     alone = replace(cell, batch_sizes=(1,), methods=("tent_bn",), limit=2)
-    got = finish(alone, domains(), tmp_path, fabric())
+    got = finish(alone, domains(), tmp_path, fabric(), commit="abc")
+    assert {(r.commit, r.device) for r in got} == {("abc", "cpu")}
     assert "tent_bn" not in {record.method for record in got}
     (refusal,) = store.read(tmp_path, alone).refusals
     assert refusal.method == "tent_bn"
     assert "at least 2 images" in refusal.why
     stages: list[str] = []
-    finish(alone, domains(), tmp_path, fabric(), lambda name, *_: stages.append(name))
+    tell = lambda name, *_: stages.append(name)  # noqa: E731
+    finish(alone, domains(), tmp_path, fabric(), tell, commit="abc")
     assert not stages
+    finish(alone, domains(), tmp_path, fabric(), tell, commit="other code")
+    assert stages == ["comparing"]
+    assert len(store.read(tmp_path, alone).refusals) == 1

@@ -63,8 +63,12 @@ def test_suites_about_the_main_model_have_that_model(name: str) -> None:
 
 def test_results_of_suites_lie_apart_and_models_together(tmp_path: Any) -> None:
     main, dynamic = planned("main")[0], planned("dynamic")[0]
-    assert store.place(tmp_path, main) == tmp_path / "cells" / f"{main.name}.json"
-    assert store.place(tmp_path, dynamic) == tmp_path / "dynamic" / "cells" / f"{main.name}.json"
+    assert (
+        store.place(tmp_path, main) == tmp_path / "cells" / f"{main.name}-{main.basis()[:12]}.json"
+    )
+    assert store.place(tmp_path, dynamic) == (
+        tmp_path / "dynamic" / "cells" / f"{main.name}-{dynamic.basis()[:12]}.json"
+    )
 
 
 def test_usual_looks_are_words_that_streams_understand() -> None:

@@ -26,7 +26,14 @@ def test_a_cell_is_the_mean_and_spread_over_seeds() -> None:
     table = accuracy_table(RECORDS, "a title")
     assert table.title == "a title"
     assert table.columns == ("method", "single, batches of 20", "ms / image")
-    assert table.rows == (("source", "60.0 ± 14.1", "10.00"), ("tent", "90.0", "10.00"))
+    assert table.rows == (("source", "60.0 ± 14.1", "10.00"), ("tent", "–", "10.00"))
+
+
+def test_a_mean_over_fewer_targets_than_others_had_is_not_told() -> None:
+    both = [*RECORDS, record(method="tent", accuracy=30.0, targets=("b",))]
+    assert seed_means(RECORDS, "tent", "single, batches of 20") == []
+    assert seed_means(both, "tent", "single, batches of 20") == [60.0]
+    assert accuracy_table(RECORDS, "").best == ((0, 1),)
 
 
 def test_the_best_of_each_column_is_marked() -> None:
@@ -34,7 +41,8 @@ def test_the_best_of_each_column_is_marked() -> None:
         record(batch_size=1, accuracy=70.0),
         record(method="tent", batch_size=1, accuracy=20.0),
     ]
-    assert accuracy_table(RECORDS + other, "").best == ((1, 1), (0, 2))
+    others = [*other, record(method="tent", accuracy=90.0, targets=("b",))]
+    assert accuracy_table(RECORDS + others, "").best == ((1, 1), (0, 2))
 
 
 def test_what_reads_the_same_is_equally_good() -> None:
@@ -46,8 +54,8 @@ def test_what_reads_the_same_is_equally_good() -> None:
 
 def test_what_was_not_run_is_a_dash() -> None:
     table = accuracy_table([*RECORDS, record(batch_size=1)], "")
-    assert table.rows[1][2] == "–"
-    assert table.best == ((1, 1), (0, 2))
+    assert table.rows[1][1:] == ("–", "–", "–")
+    assert table.best == ((0, 1), (0, 2))
 
 
 def test_time_is_per_image_over_all_streams() -> None:

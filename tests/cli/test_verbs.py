@@ -86,7 +86,11 @@ def test_settings_in_a_file_override_the_flags(command: Command, tmp_path: Path)
 def asked(**changes: Any) -> Recipe:
     nothing: dict[str, Any] = dict.fromkeys(f.name for f in fields(Flags))
     return Flags(
-        **(nothing | {"paper": False, "looks": False, "held_out": (), "seed": 0} | changes)
+        **(
+            nothing
+            | {"paper": False, "looks": False, "held_out": (), "also": (), "seed": 0}
+            | changes
+        )
     ).recipe()
 
 
@@ -204,7 +208,10 @@ def test_an_order_has_settings(command: Command, trained: Path, tmp_path: Path) 
 def test_all_means_every_method(command: Command, trained: Path, tmp_path: Path) -> None:
     command("evaluate", trained, "--out", tmp_path, "--methods", "all", "--batch-sizes", "20")
     ran = [record.method for record in read(tmp_path / "records.json")]
-    assert ran == names("generalizeformer.adapters")
+    trained_for = names("generalizeformer.core.companions")  # which this model was not
+    assert ran == [m for m in names("generalizeformer.adapters") if m not in trained_for]
+    told = json.loads((tmp_path / "refused.json").read_text())
+    assert [refusal["method"] for refusal in told] == trained_for
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

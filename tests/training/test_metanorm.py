@@ -43,10 +43,10 @@ def test_it_begins_as_the_source_model() -> None:
 
 
 def test_it_learns_to_answer_by_inferred_statistics() -> None:
-    method = training_of()
+    method = training_of(steps=80)
     before = method.validate()["score"]
     first = method.update(0, seeded(0))
-    for step in range(1, 30):
+    for step in range(1, 80):
         last = method.update(step, seeded(step))
     assert last["inferred"] < first["inferred"] / 2
     assert method.validate()["score"] > before + 20

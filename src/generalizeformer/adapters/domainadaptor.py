@@ -15,8 +15,8 @@ The losses divide centred logits by T, twice their standard deviation: `gem-t` i
 temperature, `gem-skd` T² times the cross-entropy to the prediction without it, `em` the plain entropy.
 
 Deviations. The paper takes the mean of T² · entropy over images. The reference multiplies shapes (B) and (B, 1)
-to a matrix of B x B, whose mean is mean entropy times mean T²: that is our default, as published figures come
-from it, and `broadcast=False` is the paper's. T has a floor, where the reference divides by 0 for equal logits.
+to a matrix of B x B, whose mean is mean entropy times mean T²: `broadcast=True` is that form, and the one that its
+recorded numbers are compared with. T has a floor, where the reference divides by 0 for equal logits.
 GEM-Aug and online adaptation are not part of this file. Layers without γ and β get ones and zeros to fold into.
 """
 
@@ -62,7 +62,9 @@ class Config:
     loss: Literal["gem-t", "gem-skd", "em"] = "gem-t"
     steps: int = 1  # updates per batch
     source_weight: float | None = None  # λ of every layer; None: as far as the batch is away
-    broadcast: bool = True  # mean entropy times mean T², as the reference; False: mean of products
+    broadcast: bool = (
+        False  # mean entropy times mean T², as the reference; else the paper's mean of products
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.learning_rate < float("inf"):

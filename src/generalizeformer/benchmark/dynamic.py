@@ -115,7 +115,9 @@ def _seeds(records: Sequence[Record], method: str, name: str) -> list[float]:
 
 
 def _less(more: list[float], fewer: list[float]) -> list[float]:
-    """Seed by seed; both are in the order of the seeds."""
+    """Seed by seed; both are in the order of the seeds. Nothing where a seed lacks one of them."""
+    if len(more) != len(fewer):
+        return []
     return [one - other for one, other in zip(more, fewer, strict=True)]
 
 
@@ -126,7 +128,9 @@ def _entry(records: Sequence[Record]) -> dict[str, Any]:
     ways = _ways(records)
     return {
         **ways,
-        "lost": {name: ways[ALONE] - ways[name] for name in TOGETHER},
+        "lost": {
+            name: ways[ALONE] - ways[name] for name in TOGETHER if {ALONE, name} <= ways.keys()
+        },
         "looks": {look: _mean([r for r in records if _is_alone(r, look)]) for look in looks},
         "targets": {t: _ways([r for r in records if _target(r) == t]) for t in names},
         "seeds": len({record.run_seed for record in records}),
@@ -134,7 +138,9 @@ def _entry(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _ways(records: Sequence[Record]) -> dict[str, float]:
-    return {name: _mean([r for r in records if way(r) == name]) for name in (ALONE, *TOGETHER)}
+    """The mean of every way that the method could serve."""
+    parts = {name: [r for r in records if way(r) == name] for name in (ALONE, *TOGETHER)}
+    return {name: _mean(part) for name, part in parts.items() if part}
 
 
 def _mean(records: Sequence[Record]) -> float:

@@ -14,7 +14,7 @@ from generalizeformer.benchmark import store
 from generalizeformer.benchmark.bench import Bench, tasks
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.parts import learned_from, met
-from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card
 from generalizeformer.data.domains import DomainDataset
@@ -34,12 +34,13 @@ def finish(
 ) -> tuple[Record, ...]:
     """The records of a cell: those stored, and those that are missing, each stored as soon as it is there."""
     started, stored = time.monotonic(), store.read(folder, cell)
-    missing = [task for task in tasks(cell) if task.key not in stored.done]
+    missing = [task for task in tasks(cell) if task.key not in stored.done(commit)]
     if missing:
         bench = _bench(cell, domains, folder, fabric, report)
-        before = replace(stored, device=_named(fabric.device), commit=commit)
+        kept = stored.refusals if commit is not None and commit == stored.commit else ()
+        before = replace(stored, refusals=kept, commit=commit)
         for number, task in enumerate(missing, start=1):
-            before = before.plus(bench.answer(task))
+            before = before.plus(_marked(bench.answer(task), fabric.device, commit))
             spent = stored.seconds + time.monotonic() - started
             store.write(folder, replace(before, seconds=spent))
             if report is not None:
@@ -93,6 +94,13 @@ def _card(cell: Cell, domains: DomainDataset) -> Card:
         protocol=cell.protocol,
         dataset_settings=cell.dataset_settings,
     )
+
+
+def _marked(answer: Record | Refusal, device: torch.device, commit: str | None) -> Record | Refusal:
+    """A record with what it was made by."""
+    if isinstance(answer, Refusal):
+        return answer
+    return replace(answer, device=_named(device), commit=commit)
 
 
 def _named(device: torch.device) -> str:

@@ -7,13 +7,14 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from generalizeformer.benchmark import figures
-from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.benchmark.report import Section, write_page
 from generalizeformer.benchmark.summary import choices_table
 from generalizeformer.benchmark.tables import (
     accuracy_table,
     batch_sizes,
     gain_table,
+    refusal_table,
     sources_table,
     target_table,
 )
@@ -95,6 +96,13 @@ def benchmark_sections(records: Sequence[Record]) -> list[Section]:
         Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),
         Section("Settings", ABOUT_CHOICES, choices_table(records, "")),
     ]
+
+
+def refusal_sections(refused: Sequence[Refusal]) -> list[Section]:
+    """Who could not serve the model or some batches, where there is anyone."""
+    about = "In the methods' own words."
+    table = refusal_table(refused, "")
+    return [Section("Could not take part", about, table)] if refused else []
 
 
 def _oracles(records: Sequence[Record]) -> str:

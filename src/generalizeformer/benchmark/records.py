@@ -43,6 +43,8 @@ class Record:
     # Bytes at the highest, above those before the method was built: its copies, its images, what libraries take to
     # work in. Known of GPUs only. Methods without state are given many batches at once, so theirs is of many batches.
     memory: int | None = None
+    device: str = ""  # that it ran on, where a benchmark noted it
+    commit: str | None = None  # of the code, likewise
 
     @property
     def class_accuracy(self) -> float | None:

@@ -16,19 +16,19 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A cell, its records so far, and the circumstances they were made in."""
+    """A cell and its records so far."""
 
     cell: Cell
     records: tuple[Record, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     seconds: float = 0.0  # trained and evaluated, in all tries
-    device: str = ""  # of the last one
-    commit: str | None = None  # of the code, where it is known
+    commit: str | None = None  # of the code that was refused, where it is known
 
-    @property
-    def done(self) -> set[Key]:
-        """What need not be done again."""
-        answers: list[Record | Refusal] = [*self.records, *self.refusals]
+    def done(self, commit: str | None) -> set[Key]:
+        """What need not be done again: all records, and what this very code was refused."""
+        answers: list[Record | Refusal] = list(self.records)
+        if commit is not None and commit == self.commit:
+            answers += self.refusals
         return {(answer.method, answer.stream) for answer in answers}
 
     def of(self, keys: Sequence[Key]) -> tuple[Record, ...]:
@@ -50,7 +50,7 @@ def suite_folder(folder: Path, suite: str) -> Path:
 
 def place(folder: Path, cell: Cell) -> Path:
     """The file of a cell."""
-    return suite_folder(folder, cell.suite) / "cells" / f"{cell.name}.json"
+    return suite_folder(folder, cell.suite) / "cells" / f"{cell.name}-{cell.basis()[:12]}.json"
 
 
 def write(folder: Path, stored: Stored) -> None:
@@ -60,10 +60,10 @@ def write(folder: Path, stored: Stored) -> None:
 
 
 def read(folder: Path, cell: Cell) -> Stored:
-    """What is stored of this cell, also in other batch sizes; nothing where its other settings were others."""
+    """What is stored of this cell, also in other batch sizes."""
     try:
         content = json.loads(place(folder, cell).read_text("utf-8"))
         stored = from_dict(Stored, content)
     except (OSError, ValueError, TypeError):  # done again, as that is all there is to do
         return Stored(cell=cell)
-    return replace(stored, cell=cell) if stored.cell.basis() == cell.basis() else Stored(cell=cell)
+    return replace(stored, cell=cell)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from generalizeformer.benchmark.records import ORACLE, Record, Refusal
 
@@ -67,7 +67,7 @@ def target_table(records: Sequence[Record], batch_size: int, title: str) -> Tabl
         own = [r for r in mine if r.method == method]
         for target in targets:
             values[method, target] = [r.accuracy for r in own if r.targets == (target,)]
-        values[method, "mean"] = by_seed(own, lambda r: r.accuracy)
+        values[method, "mean"] = by_seed(whole(mine, method), lambda r: r.accuracy)
     return table(title, methods, [*targets, "mean"], values)
 
 
@@ -141,8 +141,25 @@ def batch_sizes(records: Iterable[Record]) -> list[int]:
 
 def seed_means(records: Sequence[Record], method: str, setting: str) -> list[float]:
     """For each training seed, the mean accuracy over the setting's streams."""
-    mine = [r for r in records if r.method == method and r.setting == setting]
-    return by_seed(mine, lambda record: record.accuracy)
+    here = [r for r in records if r.setting == setting]
+    return by_seed(whole(here, method), lambda record: record.accuracy)
+
+
+def whole(records: Sequence[Record], method: str) -> list[Record]:
+    """The method's records of those seeds in which it met all streams that any method met.
+
+    A mean over fewer targets than the others' is no mean to be compared.
+    """
+    met: dict[tuple[str, int], set[tuple[Any, ...]]] = {}
+    for record in records:
+        stream = (record.targets, record.batch_size, record.order, tuple(record.sources_before))
+        met.setdefault((record.method, record.run_seed), set()).add(stream)
+    full = {
+        seed: set[Any]().union(*(s for (_, k), s in met.items() if k == seed)) for _, seed in met
+    }
+    return [
+        r for r in records if r.method == method and met[method, r.run_seed] == full[r.run_seed]
+    ]
 
 
 def by_target(records: Sequence[Record], method: str, setting: str) -> dict[str, float]:
@@ -209,7 +226,7 @@ def _best(methods: Sequence[str], column: Measure, values: Values) -> list[int]:
 
 def _highest(values: Mapping[int, list[float]]) -> list[int]:
     """The rows with the highest mean, as printed: two that read the same are equally good."""
-    printed = {row: round(mean(v), 1) if v else float("-inf") for row, v in values.items()}
+    printed = {row: round(mean(v), 1) for row, v in values.items() if v}
     return [row for row, value in printed.items() if value == max(printed.values())]
 
 
@@ -227,5 +244,8 @@ def _circumstances(record: Record) -> tuple[str, int, tuple[str, ...]]:
 
 
 def _milliseconds(records: Sequence[Record], method: str) -> str:
+    """Over all settings; nothing where it lacks one, as single images take longer than others."""
     mine = [r for r in records if r.method == method]
+    if {r.setting for r in mine} != {r.setting for r in records}:
+        return "–"
     return f"{1000 * sum(r.seconds for r in mine) / sum(r.images for r in mine):.2f}"

@@ -60,6 +60,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 def varied(main: Recipe) -> dict[str, Recipe]:
     """The main recipe and its variants; one that changes nothing, as the main loss's own, is left out."""
+    main = replace(main, also={})
     changed = {name: variant(main) for name, variant in VARIANTS.items()}
     others = {name: recipe for name, recipe in changed.items() if recipe != main}
     return {"generalizeformer": main, **others}

@@ -114,9 +114,10 @@ def benchmark(
     others = pairs(data_settings)
     choice = Choice(data=data, protocol=protocol, root=root, size=image_size, settings=others)
     augment = augment or ("domainbed" if hasattr(choice.load()[1], "cache") else None)
+    named = tuple(known_methods(methods)) if methods else ()
     asked = Flags(division=division, augment=augment, source_steps=source_steps, steps=steps)
-    main = _recipe(replace(asked, episodes=SUITES[suite].episodes), settings)
-    known = SUITES[suite].recipes(main, _paper(steps, paper_settings))
+    asked = replace(asked, also=_also(named), episodes=SUITES[suite].episodes)
+    known = SUITES[suite].recipes(_recipe(asked, settings), _paper(steps, paper_settings))
     domains, divided = source_domains(choice, ())
     card = card_for(domains, backbone, image_size, divided)
     planned = cells(
@@ -127,7 +128,7 @@ def benchmark(
         targets=targets,
         seeds=seeds,
         trainings=trainings,
-        methods=tuple(known_methods(methods)) if methods else (),
+        methods=named,
         batch_sizes=batch_sizes,
         limit=limit,
         selection_limit=selection_limit,
@@ -139,12 +140,18 @@ def benchmark(
         precision=precision,
     )
     where = fabric(device, 1, precision)
-    if jobs == 1:
-        records = _finished(planned, domains, out, where)
+    place = Place(partial(_domains, choice), where.device.type, precision, out, _commit())
+    if jobs > 1:
+        _tell(out, suite, data, _side_by_side(planned, place, jobs), planned)
     else:
-        place = Place(partial(_domains, choice), where.device.type, precision, out, _commit())
-        records = _side_by_side(planned, place, jobs)
-    _tell(out, suite, data, records)
+        _tell(out, suite, data, _finished(planned, domains, out, where), planned)
+
+
+def _also(methods: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the methods that need a training of their own."""
+    from generalizeformer.training._companions import trained_for
+
+    return tuple(name for name in methods if name in trained_for())
 
 
 def _check(out: Path, jobs: int) -> None:
@@ -201,21 +208,27 @@ def _domains(choice: Choice) -> "DomainDataset":
     return source_domains(choice, ())[0]
 
 
-def _tell(out: Path, name: str, data: str, records: "Sequence[Record]") -> None:
+def _tell(
+    out: Path, name: str, data: str, records: "Sequence[Record]", cells: "Sequence[Cell]"
+) -> None:
     """The summary and the page as files, the tables and where they are on the screen."""
-    from generalizeformer.benchmark.pages import benchmark_page
-    from generalizeformer.benchmark.store import suite_folder
+    from generalizeformer.benchmark.pages import benchmark_page, refusal_sections
+    from generalizeformer.benchmark.store import read, suite_folder
     from generalizeformer.benchmark.suites import SUITES
     from generalizeformer.benchmark.summary import write
+    from generalizeformer.benchmark.tables import refusal_table
 
+    refused = [refusal for cell in cells for refusal in read(out, cell).refusals]
     suite, out = SUITES[name], suite_folder(out, name)
     write(out / "summary.json", records, suite.summary)
     for table in suite.tables(records, f"{data}, {suite.title}"):
         show(table)
+    if refused:
+        show(refusal_table(refused, "Could not take part"))
     console.print(f"records: {out / 'cells'}", soft_wrap=True)
     console.print(f"summary: {out / 'summary.json'}", soft_wrap=True)
     try:
-        sections = suite.sections(records)
+        sections = [*suite.sections(records), *refusal_sections(refused)]
         title = f"{suite.heading}: {data}"
         benchmark_page(out / "page.html", title, records, sections, suite.about)
         console.print(f"page: {out / 'page.html'}", soft_wrap=True)

@@ -95,7 +95,8 @@ def train(
         source_steps: Steps of each backbone's training (joint episodes have `steps` for both); 300 if not given.
         steps: Steps of φ's training; 400 if not given.
         learning_rate: Peak learning rate of φ; 3e-3 if not given; use 1e-4 with rows.
-        also: Compared methods that need a training of their own: da_erm, itta, metanorm, single_sample.
+        also: Compared methods that need a training of their own: da_erm, itta, metanorm, single_sample. Each has the
+            steps of its publication, thousands; fewer with --settings: {"also": {"itta": {"steps": 500}}}.
         seed: Of everything random.
         settings: JSON file with any settings of the recipe; it overrides the flags.
         device: Where to compute; auto takes a GPU if there is one.

@@ -1,4 +1,7 @@
-"""A trained model as a folder: model.safetensors, config.json, README.md. The only file of `core` that touches disk."""
+"""A trained model as a folder: model.safetensors, config.json, README.md. The only file of `core` that touches disk.
+
+What compared methods were trained to know lies beside them, in a file for each.
+"""
 
 import copy
 import json
@@ -42,10 +45,11 @@ def save(
     """Writes the folder. Each file appears whole or not at all; the config comes last, so it vouches for the rest."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / WEIGHTS, tensors)
-    for old in folder.glob(f"*{COMPANION}"):
-        old.unlink()
     for name, weights in companions.items():
         _write(folder / f"{name}{COMPANION}", weights)
+    for old in folder.glob(f"*{COMPANION}"):
+        if old.name.removesuffix(COMPANION) not in companions:
+            old.unlink()
     write_text(folder / README, render(card, folder.name))
     content = {
         "library": "generalizeformer",

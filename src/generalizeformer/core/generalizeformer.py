@@ -107,7 +107,10 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         return mixture([self._answer(seen, target, strength) for strength in self.config.strengths])
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
-        """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids."""
+        """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids.
+
+        The parameters at strength 1; `forward` averages answers over all of the config's strengths.
+        """
         seen = self.observe(images, groups)
         target = self._generate(seen)
         moving = [towards(slot.layer) for slot in self.slots if towards(slot.layer) in target]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from lightning_fabric import Fabric
+from torch import nn
 
 from generalizeformer import catalog
 from generalizeformer.config import from_dict
@@ -26,13 +27,25 @@ class Pace(Protocol):
     def every(self) -> int: ...
 
 
+def trained_for() -> list[str]:
+    """The methods that have something to be trained."""
+    return catalog.names(COMPANIONS)
+
+
 def config_of(name: str, settings: Mapping[str, Any]) -> Pace:
     """The training's config. A name that has no companion is refused with those that have one."""
-    known = catalog.names(COMPANIONS)
+    known = trained_for()
     if name not in known:
         raise UserError(f"also: there is no {name!r} to train; choose from: {', '.join(known)}")
     config: Pace = from_dict(catalog.load(TRAINING, name).Config, dict(settings))
     return config
+
+
+def check_companion(name: str, backbone: nn.Module, sources: DomainDataset) -> None:
+    """Raises where the method cannot be trained for: before anything else is trained, not after it."""
+    catalog.load(COMPANIONS, name).build(backbone, len(sources.classes))
+    if check := getattr(catalog.load(TRAINING, name), "check", None):
+        check(sources)
 
 
 def training_of(

@@ -23,7 +23,7 @@ from generalizeformer.data.splits import Division, split_all
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._checks import check_shares
-from generalizeformer.training._companions import Pace, config_of, training_of
+from generalizeformer.training._companions import Pace, check_companion, config_of, training_of
 from generalizeformer.training._loop import Method, Report, Stage, fit
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
 from generalizeformer.training._start import (
@@ -131,6 +131,8 @@ class _Run:
         torch.manual_seed(recipe.seed)
         self.start = copy.deepcopy(build())  # every stage starts from these weights and this head
         check_fits(self.start, sources, self.preprocessing)
+        for name in recipe.also:
+            check_companion(name, self.start, sources)
         self.origin = origin(self.start, sources, self.preprocessing) | {"seed": recipe.seed}
         self.data, self.held = self._divide(sources)
 
@@ -160,7 +162,7 @@ class _Run:
             strange = [self._strange_pair(name, model) for name in chosen]
             pairs = blend(strange, pairs, self.recipe.stay)
         method = Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric)
-        self._fit("meta", method, self.recipe.meta, to_dict(self.recipe))
+        self._fit("meta", method, self.recipe.meta, self._alone())
         return model
 
     def _joint(self) -> GeneralizeFormer:
@@ -169,8 +171,12 @@ class _Run:
         erm = replace(self.recipe.erm, steps=self.recipe.meta.steps)
         config = JointConfig(erm=erm, meta=self.recipe.meta)
         method = Joint(model, self.data, self.held, self.preprocessing, config, self.fabric)
-        self._fit("joint", method, self.recipe.meta, to_dict(self.recipe))
+        self._fit("joint", method, self.recipe.meta, self._alone())
         return model
+
+    def _alone(self) -> dict[str, Any]:
+        """The settings of φ's training: what else is trained beside it does not matter to it."""
+        return to_dict(replace(self.recipe, also={}))
 
     def _companion(self, name: str, model: GeneralizeFormer) -> dict[str, Tensor]:
         """What a compared method learns from the sources, beside the finished backbone."""
@@ -180,6 +186,7 @@ class _Run:
         )
         backbone = fingerprint(model.backbone.state_dict())
         mine = {name: self.recipe.also[name], "backbone": backbone} | self.origin
+        mine |= {"validation": self.recipe.validation, "division": self.recipe.division}
         fit(method, self._stage(name, config, mine, self.folder / "training"))
         return {key: value.detach().cpu() for key, value in method.weights().items()}
 

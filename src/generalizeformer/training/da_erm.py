@@ -99,10 +99,7 @@ class DaErm:
         config: Config,
         fabric: Fabric,
     ) -> None:
-        if len(train.names) < 2:
-            raise DataError(
-                f"da_erm: it learns to tell domains apart, and {train.names[0]!r} is the only one; give two or more"
-            )
+        check(train)
         network = build_network(model.backbone, model.classes).requires_grad_()
         self.network = cast(Network, placed(network, fabric.device))
         self.data, self.validation, self.preprocessing = train, validation, preprocessing
@@ -239,6 +236,14 @@ def _part(whole: int, share: float) -> int:
 def _step(online: Online, images: Images) -> Tensor:
     online.see(images)
     return online.answer(images)
+
+
+def check(sources: DomainDataset) -> None:
+    """Raises where there is only one domain."""
+    if len(sources.names) < 2:
+        raise DataError(
+            f"da_erm: it learns to tell domains apart, and {sources.names[0]!r} is the only one; give two or more"
+        )
 
 
 def build(

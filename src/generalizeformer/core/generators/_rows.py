@@ -65,13 +65,12 @@ def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds:
     # (groups, rows, 1) each
     along, down, to_class, bias = (bounds.change * moves).unsqueeze(-1).unbind(2)
     gradients, _ = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
-    prototypes, _ = _prototypes(slot, seen)
     length = rows.norm(dim=-1, keepdim=True)
     gradients = gradients / (gradients.norm(dim=-1, keepdim=True) + 1e-3)
     change = rows * along
     gathers = bounds.gather and slot.kind == "classifier" and "features" in bounds.inputs
     if "features" in bounds.inputs and not gathers:
-        change = change + length * prototypes * to_class
+        change = change + length * _prototypes(slot, seen)[0] * to_class
     if "gradients" in bounds.inputs:
         change = change - length * gradients * down
     if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own

@@ -2,10 +2,11 @@
 
 No weight of it depends on a layer's width or number, so one φ serves any architecture. Each element is
 described by a few numbers, encoded, pooled into one token per slot; a transformer over the slot tokens lets
-layers talk; each element is then decoded, with what its slot learned, into a bounded change:
+layers talk; what a slot learned is then decoded into a bounded change, one for all of its elements, or with
+`detail` one for each:
 
 - a channel of a norm layer moves its normalisation any part of the way to the batch's own statistics (as
-  alpha-BN does, but by a learned amount per channel, mean and variance apart), plus a small free change;
+  alpha-BN does, but by a learned amount, mean and variance apart), plus a small free change;
 - a row of a linear layer moves along itself, along its gradient, and, in the classifier, towards what the
   batch's features predicted as its class look like (as T3A does, but by a learned amount).
 
