@@ -6,9 +6,9 @@ domainbed/adapt_algorithms.py, TentPreBN and PreBN.
 
 BN mode: the source's running statistics in the backbone; the current batch's (biased variance) in the new layer,
 for learning and answering. Answers before its last update: with one step, with what earlier batches taught. Keeps
-γ, β of the new layer and Adam's moments from batch to batch. Needs a linear classifier, and no BatchNorm of the model's own,
-and at least 2 images per batch. Not the source model even before it learns: the classifier was trained on features
-as they are, and here it meets them standardised.
+γ, β of the new layer and Adam's moments from batch to batch. Needs a linear classifier and at least 2 images per
+batch, but no BatchNorm of the model's own. Not the source model even before it learns: the classifier was trained
+on features as they are, and here it meets them standardised.
 
 Deviations. No weight decay; the reference takes that of source training, by default 0. The reference's harness cuts
 features into batches of 32 and drops what is left over; here a batch is what arrives.

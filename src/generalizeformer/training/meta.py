@@ -18,6 +18,7 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain
 from generalizeformer.data.episodes import Episode, episode, group_sizes
+from generalizeformer.errors import UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.looks import Config as Looks
@@ -45,6 +46,8 @@ class Config:
     augmentation: Augmentation | None = None  # crops, flips and colours, drawn for every image
     looks: Looks | None = None  # random looks as pseudo-domains, one per group
     look_share: float = 0.5  # of the steps that use them
+    # How much faster than φ a temperature of each pair's answers learns, which only the loss uses; 0: there is none.
+    sureness: float = 0.0
     average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
     every: int = 100  # steps between validations
     validation_sizes: tuple[int, ...] = (1, 20)
@@ -53,6 +56,8 @@ class Config:
         check_counts("meta", steps=self.steps, images=self.images, every=self.every)
         check_sizes("meta", sizes=self.sizes, validation_sizes=self.validation_sizes)
         check_shares("meta", look_share=self.look_share, average=self.average)
+        if self.sureness < 0:
+            raise UserError(f"meta: sureness is {self.sureness}; give 0 for none, or about 10")
         clip = {} if self.clip is None else {"clip": self.clip}
         check_positive("meta", learning_rate=self.learning_rate, **clip)
 
@@ -84,8 +89,11 @@ class Meta:
         self.config, self.fabric = config, fabric
         self.generator = pairs[0].model.generator
         assert all(pair.model.generator is self.generator for pair in pairs)
+        # How sure each pair's answers should be. Without it φ is rewarded for making unsure models surer, which moves
+        # parameters and mends no answer.
+        self.sureness = torch.zeros(len(pairs), device=fabric.device, requires_grad=True)
         self.optimizer = torch.optim.AdamW(
-            self.generator.parameters(),
+            [*self.generator.parameters(), self.sureness],
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=fabric.device.type == "cuda" or None,
@@ -95,13 +103,15 @@ class Meta:
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         schedule(self.optimizer, self.config, step)
         weights = torch.tensor([pair.weight for pair in self.pairs])
-        pair = self.pairs[int(torch.multinomial(weights, 1, generator=generator))]
+        number = int(torch.multinomial(weights, 1, generator=generator))
+        pair = self.pairs[number]
         drawn = self._draw(pair.train, generator)
         labels = drawn.labels.to(self.fabric.device)
         self.generator.train()
         with self.fabric.autocast():
             logits = pair.model(self.preprocessing(drawn.images), drawn.groups)
-            loss = F.cross_entropy(logits, labels)
+            scale = (self.config.sureness * self.sureness[number]).exp()
+            loss = F.cross_entropy(scale * logits, labels)
         descend(self.fabric, self.optimizer, loss, self.config.clip)
         self._smooth(step)
         return {
@@ -128,12 +138,15 @@ class Meta:
         return {
             "generator": self.generator.state_dict(),
             "smooth": self.smooth,
+            "sureness": self.sureness.detach(),
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         self.generator.load_state_dict(state["generator"])
         self.smooth = {n: v.to(self.fabric.device) for n, v in state["smooth"].items()}
+        with torch.no_grad():
+            self.sureness.copy_(state["sureness"])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def weights(self) -> dict[str, Tensor]:
