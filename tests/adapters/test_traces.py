@@ -54,6 +54,7 @@ def test_t3a(toy: GeneralizeFormer, variant: str, supports: int) -> None:
     ("variant", "batch_weight"),
     [("alpha0.1", 0.1), ("alpha0.5", 0.5), ("alpha1", 1.0), ("alpha0.1_bs1", 0.1)],
 )
+# Not its variant `ema`, which carries statistics from batch to batch: that is another method.
 def test_alpha_bn(toy: GeneralizeFormer, variant: str, batch_weight: float) -> None:
     adapter = alpha_bn.build(toy, alpha_bn.Config(batch_weight=batch_weight))
     got = torch.stack([adapter.step(batch) for batch in stream_of(variant)])

@@ -194,3 +194,11 @@ def test_a_setting_of_another_suite_is_refused() -> None:
     assert str(caught.value) == (
         "classes apart: got 'labels', but the suite main takes none; leave it out, or choose --suite output-shift"
     )
+
+
+def test_methods_need_the_training_that_they_are_compared_on() -> None:
+    with pytest.raises(
+        UserError, match=r"^methods: got lame, but they are compared on the model of"
+    ):
+        planned("main", methods=("lame",), trainings=("generalizeformer_paper",))
+    assert planned("main", methods=("lame",))[0].methods == ("lame",)

@@ -129,12 +129,17 @@ def cells(
         shared["classes_apart"] = classes_apart or "labels"
         # A model that never saw a domain never saw its classes: held-out episodes need the domains apart.
         shared["pooled"] = known["generalizeformer"].episodes == "looks"
-    usual = suite.trainings or tuple(known)
+    chosen = suite.trainings or tuple(known) if trainings is None else trainings
+    if shared.get("methods") and OURS[0] not in chosen:
+        raise UserError(
+            f"methods: got {', '.join(shared['methods'])}, but they are compared on the model of {OURS[0]}, which is "
+            f"not among the trainings ({', '.join(chosen)}); add it, or leave the methods out"
+        )
     return plan(
         domains,
         known,
         tasks,
-        trainings=usual if trainings is None else trainings,
+        trainings=chosen,
         batch_sizes=suite.batch_sizes if batch_sizes is None else tuple(batch_sizes),
         suite=name,
         **shared,
