@@ -166,3 +166,15 @@ def test_what_cannot_be_read_is_not_finished(tmp_path: Path, content: bytes) -> 
     path.parent.mkdir()
     path.write_bytes(content)
     assert store.read(tmp_path, CELL) == store.Stored(cell=CELL)
+
+
+def test_a_record_of_a_method_trained_in_another_way_is_not_taken_over(tmp_path: Path) -> None:
+    def trained(steps: int) -> Cell:
+        return replace(CELL, recipe=CELL.recipe | {"also": {"itta": {"steps": steps}}})
+
+    mine = record(method="itta", training={"steps": 5})
+    store.write(tmp_path, store.Stored(cell=trained(5), records=(record(), mine)))
+    assert store.place(tmp_path, trained(6)) == store.place(tmp_path, CELL)
+    assert store.read(tmp_path, trained(5)).records == (record(), mine)
+    assert store.read(tmp_path, CELL).records == (record(), mine)
+    assert store.read(tmp_path, trained(6)).records == (record(),)

@@ -11,7 +11,16 @@ from generalizeformer.errors import DataError
 from .toys import record
 
 LATER = ("order", "order_settings", "stream", "sources_before", "sources_after")
-NEWEST = ("by_class", "calibration_error", "forwards", "backwards", "memory", "device", "commit")
+NEWEST = (
+    "by_class",
+    "calibration_error",
+    "forwards",
+    "backwards",
+    "memory",
+    "device",
+    "commit",
+    "training",
+)
 
 
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Cell:
 
     def _digest(self, without: Collection[str] = ()) -> str:
         content = {name: value for name, value in asdict(self).items() if name not in without}
-        # What compared methods learn beside it changes neither the model nor a record.
+        # What compared methods learn beside it changes neither the model nor others' records; theirs tell of it.
         content["recipe"] = {k: v for k, v in self.recipe.items() if k != "also"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -40,7 +40,8 @@ def finish(
         kept = stored.refusals if commit is not None and commit == stored.commit else ()
         before = replace(stored, refusals=kept, commit=commit)
         for number, task in enumerate(missing, start=1):
-            before = before.plus(_marked(bench.answer(task), fabric.device, commit))
+            answer = _marked(bench.answer(task), fabric.device, commit, cell)
+            before = before.plus(answer)
             spent = stored.seconds + time.monotonic() - started
             store.write(folder, replace(before, seconds=spent))
             if report is not None:
@@ -96,11 +97,14 @@ def _card(cell: Cell, domains: DomainDataset) -> Card:
     )
 
 
-def _marked(answer: Record | Refusal, device: torch.device, commit: str | None) -> Record | Refusal:
+def _marked(
+    answer: Record | Refusal, device: torch.device, commit: str | None, cell: Cell
+) -> Record | Refusal:
     """A record with what it was made by."""
     if isinstance(answer, Refusal):
         return answer
-    return replace(answer, device=_named(device), commit=commit)
+    training = cell.recipe.get("also", {}).get(answer.method, {})
+    return replace(answer, device=_named(device), commit=commit, training=training)
 
 
 def _named(device: torch.device) -> str:

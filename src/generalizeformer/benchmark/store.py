@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from generalizeformer import atomic
 from generalizeformer.benchmark.cells import Cell
@@ -66,4 +67,7 @@ def read(folder: Path, cell: Cell) -> Stored:
         stored = from_dict(Stored, content)
     except (OSError, ValueError, TypeError):  # done again, as that is all there is to do
         return Stored(cell=cell)
-    return replace(stored, cell=cell)
+    also: dict[str, Any] = cell.recipe.get("also", {})
+    # A method that is trained for in another way than its record says has none.
+    records = tuple(r for r in stored.records if also.get(r.method, r.training) == r.training)
+    return replace(stored, cell=cell, records=records)
