@@ -205,3 +205,20 @@ def test_the_commit_is_that_of_the_checkout_or_none(
     assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
     monkeypatch.setattr(verb, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
     assert verb._commit() is None
+
+
+def test_cells_side_by_side_give_what_they_give_one_after_another(
+    done: Any, tmp_path: Path, command: Command
+) -> None:
+    out, words = done
+    ended = command(words[0], tmp_path / "out", *words[2:], "--jobs", "2")
+    assert ended.status == 0
+    told = [(folder / "summary.json").read_text("utf-8") for folder in (out, tmp_path / "out")]
+    assert told[0] == told[1]
+    shared = [sorted(p.name for p in (f / "backbones").iterdir()) for f in (out, tmp_path / "out")]
+    assert shared[0] == shared[1]
+
+
+def test_no_cell_at_a_time_is_refused(refused: Any, tmp_path: Path) -> None:
+    message = refused("benchmark", tmp_path / "out", *DATA, "--jobs", "0")
+    assert message == "jobs: got 0; it must be at least 1"
