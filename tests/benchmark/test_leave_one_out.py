@@ -19,7 +19,7 @@ from generalizeformer.training._start import fingerprint
 from .lab import MAIN, cells, domains, fabric
 
 BOTH = ("generalizeformer", "generalizeformer_paper")
-OURS = ["source", "alpha_bn", "tent", "t3a", "generalizeformer", "alpha_bn_oracle"]
+OURS = ["source", "alpha_bn", "t3a", "generalizeformer", "tent", "alpha_bn_oracle"]
 
 
 class Seen:

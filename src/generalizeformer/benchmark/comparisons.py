@@ -15,7 +15,8 @@ class Comparison:
     forgetting: bool = True  # whether sources are answered after every stream
 
 
-SHARED = ("source", "alpha_bn", "tent", "t3a", "generalizeformer")
+SHARED = ("source", "alpha_bn", "t3a", "generalizeformer", "tent")
+"""What takes longest comes last."""
 
 MAIN = {
     "generalizeformer": Comparison({name: name for name in SHARED}, hindsight=("alpha_bn",)),

@@ -95,11 +95,11 @@ class GroupedNorm(GroupedLayer):
         weight, bias = self.generated("weight"), self.generated("bias")
         assert weight is not None
         self.watch(x)
-        if towards(self.name) in self.call.params:
-            assert bias is not None  # only layers with both settle
-            weight, bias = self.settle(x, weight, bias)
         if has_source_statistics(self.layer):
             mean, scale = source_scale(self.layer, self.name)
+            if towards(self.name) in self.call.params:
+                assert bias is not None  # only layers with both settle
+                weight, bias = self.settle(moments(x).relative_to(mean, scale), weight, bias)
             # One multiply-add over the feature map: statistics and affine are folded per group first.
             weight = weight * scale
             bias = -mean * weight if bias is None else bias - mean * weight
@@ -111,7 +111,7 @@ class GroupedNorm(GroupedLayer):
         bias = along(grouping.spread(bias), self.axis, x).to(x.dtype)
         return finish(self.layer, torch.addcmul(bias, x, weight))
 
-    def settle(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def settle(self, seen: Moments, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """γ and β after the move towards what each group shows this layer in this very run, (groups, channels).
 
         Earlier layers have moved already, so what is seen here is what is left of the shift. With m and s the
@@ -119,8 +119,7 @@ class GroupedNorm(GroupedLayer):
         """
         grouping = self.call.grouping
         assert grouping is not None
-        seen = pool(moments(x).relative_to(*source_scale(self.layer, self.name)), grouping)
-        mean, spread = bounded(seen)
+        mean, spread = bounded(pool(seen, grouping))
         to_mean, to_spread = self.call.params[towards(self.name)].unbind(1)
         weight = weight * (-to_spread * spread).exp()
         bias = bias - weight * to_mean * mean

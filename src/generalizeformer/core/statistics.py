@@ -1,6 +1,7 @@
 """Mean and variance of what layers see: first of each image, then of each group, for all layers at once."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -44,13 +45,31 @@ def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
         range(2, x.dim())
     )  # not made one axis: where channels lie last that would copy the map
     if x.dtype in (torch.bfloat16, torch.float16):
-        # Sums in single precision without a copy of the feature map in it, which would cost more than the rest.
-        mean = x.mean(space, dtype=torch.float32)
-        size = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32)
-        square = size.square() / x[0, 0].numel()
+        mean, square = _Sums.apply(x, space)
         return Moments(mean, (square - mean.square()).clamp(min=0))
     variance, mean = torch.var_mean(x, space, correction=0)
     return Moments(mean, variance)
+
+
+class _Sums(torch.autograd.Function):
+    """Mean and mean square over space, in single precision without ever a copy of the feature map in it.
+
+    Autograd's own way back would make several such copies, and they were half of the time of a training step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, space: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x)
+        mean = x.mean(space, dtype=torch.float32)
+        size = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32)
+        return mean, size.square() / x[0, 0].numel()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        count, shape = x[0, 0].numel(), (*x.shape[:2], *[1] * (x.dim() - 2))
+        of_mean, of_square = ((g / count).reshape(shape).to(x.dtype) for g in gradients)
+        return torch.addcmul(of_mean, x, 2 * of_square), None
 
 
 def pool(seen: Moments, grouping: Grouping) -> Statistics:
