@@ -237,11 +237,12 @@ def test_more_methods_and_batch_sizes_are_added_to_what_is_there(
     assert store.read(tmp_path, more).records[: len(before)] == before
     assert {r.method for r in got} == {r.method for r in records[cell.name]} | {"lame"}
     assert asked.count("source") == len(cell.batch_sizes) - 1
+    assert not {"t3a", "tent", "generalizeformer"} & set(asked)
 
 
 def test_a_method_that_refuses_is_told_and_not_asked_again(made: Any, tmp_path: Path) -> None:
     _, (cell, *_), _, _ = made
-    alone = replace(cell, batch_sizes=(1,), methods=("tent_bn",), limit=2)
+    alone = replace(cell, batch_sizes=(1,), methods=("source", "tent_bn"), limit=2)
     got = finish(alone, domains(), tmp_path, fabric(), commit="abc")
     assert {(r.commit, r.device) for r in got} == {("abc", "cpu")}
     assert "tent_bn" not in {record.method for record in got}

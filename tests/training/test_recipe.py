@@ -208,6 +208,26 @@ def test_a_finished_training_is_not_run_again(tmp_path: Path) -> None:
     assert same(state(first), state(again))
 
 
+def test_a_finished_training_needs_no_backbone_but_its_own(tmp_path: Path) -> None:
+    told: list[Any] = []
+    first = trained(tmp_path, recipe())
+    without = list((tmp_path / "training").glob("erm-without-*.state"))
+    assert without
+    for path in without:
+        path.unlink()
+    again = trained(tmp_path, recipe(), report=lambda *words: told.append(words))
+    assert told == []
+    assert same(state(first), state(again))
+
+
+def test_finished_stages_keep_weights_and_no_optimiser(tmp_path: Path) -> None:
+    trained(tmp_path, recipe())
+    for path in (tmp_path / "training").glob("*.state"):
+        kept = torch.load(path, weights_only=True)
+        assert kept["method"] is None
+        assert kept["weights"]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -39,11 +39,13 @@ def tasks(cell: Cell) -> list[Task]:
 
 
 def comparison(cell: Cell) -> Comparison:
-    """The suite's for this training, with the cell's own methods where all methods are compared."""
+    """The suite's for this training, or the methods that the cell names where several are compared."""
     plan = COMPARISONS[cell.suite][cell.training]
-    if "source" not in plan.methods:  # another φ on the same backbone: nothing else changes
+    # Another φ on the same backbone: nothing else changes.
+    if not cell.methods or "source" not in plan.methods:
         return plan
-    return replace(plan, methods={**plan.methods, **{name: name for name in cell.methods}})
+    hindsight = tuple(name for name in plan.hindsight if name in cell.methods)
+    return replace(plan, methods={name: name for name in cell.methods}, hindsight=hindsight)
 
 
 class Bench:

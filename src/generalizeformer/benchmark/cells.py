@@ -37,7 +37,7 @@ class Cell:
     dataset_settings: dict[str, Any] = field(default_factory=dict)
     precision: str = "32-true"
     suite: str = "main"
-    methods: tuple[str, ...] = ()  # to be compared beside the suite's usual ones
+    methods: tuple[str, ...] = ()  # to be compared; (): the suite's usual ones
     looks: tuple[str, ...] = ()  # changes such as "fog:3" that the target comes under; (): as it is
     sources: tuple[str, ...] = ()  # domains to learn from; (): all but the target
     classes_apart: str | None = None  # each source knows some classes only: "labels", "0", "1", …

@@ -13,6 +13,7 @@ from generalizeformer import atomic
 from generalizeformer.benchmark import store
 from generalizeformer.benchmark.bench import Bench, tasks
 from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.parts import learned_from, met
 from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.core.backbones import build_backbone
@@ -32,7 +33,7 @@ def finish(
     report: Report | None = None,
     commit: str | None = None,
 ) -> tuple[Record, ...]:
-    """The records of a cell: those stored, and those that are missing, each stored as soon as it is there."""
+    """All records of a cell: those stored, and those that were missing, each stored as soon as it is there."""
     started, stored = time.monotonic(), store.read(folder, cell)
     missing = [task for task in tasks(cell) if task.key not in stored.done(commit)]
     if missing:
@@ -47,7 +48,7 @@ def finish(
             if report is not None:
                 report("comparing", number, len(missing), {})
         stored = store.read(folder, cell)  # as they will be read, so that pages do not change later
-    return stored.of([task.key for task in tasks(cell)])
+    return stored.told(tuple(COMPARISONS[cell.suite][cell.training].methods))
 
 
 def _bench(

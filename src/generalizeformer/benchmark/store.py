@@ -32,11 +32,16 @@ class Stored:
             answers += self.refusals
         return {(answer.method, answer.stream) for answer in answers}
 
-    def of(self, keys: Sequence[Key]) -> tuple[Record, ...]:
-        """The records of these keys, the smallest batches first, then in their order."""
-        known = {(record.method, record.stream): record for record in self.records}
-        found = [known[key] for key in keys if key in known]
-        return tuple(sorted(found, key=lambda record: record.batch_size))
+    def told(self, first: Sequence[str]) -> tuple[Record, ...]:
+        """All records: the smallest batches first, stream after stream, these methods, then the others by name."""
+        streams = list(dict.fromkeys(record.stream for record in self.records))
+        methods = [*first, *sorted({record.method for record in self.records} - {*first})]
+
+        def place(record: Record) -> tuple[int, int, int]:
+            stream, method = streams.index(record.stream), methods.index(record.method)
+            return record.batch_size, stream, method
+
+        return tuple(sorted(self.records, key=place))
 
     def plus(self, answer: Record | Refusal) -> "Stored":
         if isinstance(answer, Record):

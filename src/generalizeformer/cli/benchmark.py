@@ -87,7 +87,8 @@ def benchmark(
         seeds: One training per target and seed.
         trainings: generalizeformer: our φ, compared with all other methods; generalizeformer_paper: the paper's φ on
             the same backbones; ablations have names of their own. The suite's usual ones if not given.
-        methods: To be compared beside the suite's usual ones, or all; see `generalizeformer methods`.
+        methods: To be compared, or all; see `generalizeformer methods`. The suite's usual ones if not given. What was
+            compared before stays in the tables.
         batch_sizes: Images that arrive together. If not given, main: 1 20 64 128, ablations: 20 1, others: 20.
         limit: Images per target stream, in dynamic per look; all if not given.
         selection_limit: Images of each source domain's validation part that settings of methods are chosen on; all

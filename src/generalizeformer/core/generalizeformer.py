@@ -68,7 +68,9 @@ def mixture(answers: list[Logits]) -> Logits:
 def partway(source: Params, target: Params, strength: float) -> Params:
     """All groups' parameters the same part of the way, or beyond; moves start from none at all."""
     return {
-        name: source[name] + strength * (value - source[name]) if name in source else strength * value
+        name: source[name] + strength * (value - source[name])
+        if name in source
+        else strength * value
         for name, value in target.items()
     }
 

@@ -78,6 +78,18 @@ def fit(method: Method, stage: Stage) -> Metrics:
     return best
 
 
+def is_finished(stage: Stage) -> bool:
+    """Whether the stage was run to its end with these very settings: `fit` then only loads its best weights."""
+    path = _state_path(stage)
+    if not path.exists():
+        return False
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        return bool(state["step"] >= stage.steps and state["settings"] == stage.settings)
+    except Exception:  # `fit` tells what is wrong with it
+        return False
+
+
 def _update(method: Method, stage: Stage, step: int) -> Metrics:
     words = (stage.seed, stage.name, step, stage.fabric.global_rank)
     torch.manual_seed(derive(*words, "noise"))  # dropout and descriptor noise
@@ -98,8 +110,10 @@ def _record(method: Method, stage: Stage, state: dict[str, Any], metrics: Metric
     stage.folder.mkdir(parents=True, exist_ok=True)
     with _log_path(stage).open("a", encoding="utf-8") as log:
         log.write(json.dumps({"stage": stage.name, "step": state["step"], **metrics}) + "\n")
+    # Nobody goes on from the end: the best weights are enough, and the optimiser would be three times as large.
+    moving = None if state["step"] == stage.steps else method.state()
     with atomic.replacing(_state_path(stage)) as partial:
-        torch.save(state | {"method": method.state(), "settings": stage.settings}, partial)
+        torch.save(state | {"method": moving, "settings": stage.settings}, partial)
 
 
 def _resume(method: Method, stage: Stage) -> dict[str, Any]:
@@ -111,8 +125,9 @@ def _resume(method: Method, stage: Stage) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         other = _difference(state.pop("settings"), stage.settings)
-        if other is None:
-            method.load(state.pop("method"))
+        moving = state.pop("method")
+        if other is None and moving is not None:
+            method.load(moving)
     except Exception as error:  # a damaged file fails in many ways, and all mean the same
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(

@@ -24,7 +24,7 @@ from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._checks import check_shares
 from generalizeformer.training._companions import Pace, check_companion, config_of, training_of
-from generalizeformer.training._loop import Method, Report, Stage, fit
+from generalizeformer.training._loop import Report, Stage, fit, is_finished
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
 from generalizeformer.training._start import (
     calibrate,
@@ -157,12 +157,13 @@ class _Run:
         """ERM on all sources; for held-out episodes also ERM without each; then φ on the pairs."""
         model = self._wrap(self._erm("erm", self.data.names), self.data.names)
         pairs = [Pair(model, self.data[name], self.held[name]) for name in self.data.names]
-        if self.recipe.episodes == "held-out":
+        stage = self._own_stage("meta", self.recipe.meta, self._alone())
+        # Where φ is there already, nobody needs the backbones that it was trained with.
+        if self.recipe.episodes == "held-out" and not is_finished(stage):
             chosen = dict.fromkeys(self.recipe.held_out or self.data.names)
             strange = [self._strange_pair(name, model) for name in chosen]
             pairs = blend(strange, pairs, self.recipe.stay)
-        method = Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric)
-        self._fit("meta", method, self.recipe.meta, self._alone())
+        fit(Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric), stage)
         return model
 
     def _joint(self) -> GeneralizeFormer:
@@ -171,7 +172,7 @@ class _Run:
         erm = replace(self.recipe.erm, steps=self.recipe.meta.steps)
         config = JointConfig(erm=erm, meta=self.recipe.meta)
         method = Joint(model, self.data, self.held, self.preprocessing, config, self.fabric)
-        self._fit("joint", method, self.recipe.meta, self._alone())
+        fit(method, self._own_stage("joint", self.recipe.meta, self._alone()))
         return model
 
     def _alone(self) -> dict[str, Any]:
@@ -200,7 +201,7 @@ class _Run:
         mine = {"erm": to_dict(self.recipe.erm), "validation": self.recipe.validation}
         mine |= {"division": self.recipe.division}
         if self.backbones is None:
-            self._fit(name, method, self.recipe.erm, mine)
+            fit(method, self._own_stage(name, self.recipe.erm, mine))
         else:
             stage = self._shared_stage(self.backbones, self.recipe.erm, domains, mine)
             with atomic.alone(
@@ -213,18 +214,17 @@ class _Run:
         self, folder: Path, config: ErmConfig, domains: tuple[str, ...], mine: dict[str, Any]
     ) -> Stage:
         """A stage that is named by what it learns from, so that other targets' trainings find it."""
-        mine = mine | origin(self.start, self.sources.only(domains), self.preprocessing)
-        mine |= {"seed": self.recipe.seed}
+        described = dict(zip(self.sources.names, self.origin["domains"], strict=True))
+        mine = mine | self.origin | {"domains": [described[name] for name in domains]}
         digest = hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:12]
         name = f"erm-{'+'.join(quote(domain, safe='') for domain in domains)}"
         return self._stage(name, config, mine, folder / digest)
 
-    def _fit(
-        self, name: str, method: Method, config: ErmConfig | MetaConfig, settings: dict[str, Any]
-    ) -> None:
-        """Runs a stage. Its state is taken up again only by a run with the same settings, data and start."""
-        settings = settings | self.origin
-        fit(method, self._stage(name, config, settings, self.folder / "training"))
+    def _own_stage(
+        self, name: str, config: ErmConfig | MetaConfig, settings: dict[str, Any]
+    ) -> Stage:
+        """A stage of this run. Its state is taken up again only with the same settings, data and start."""
+        return self._stage(name, config, settings | self.origin, self.folder / "training")
 
     def _stage(self, name: str, config: Pace, settings: dict[str, Any], folder: Path) -> Stage:
         return Stage(
