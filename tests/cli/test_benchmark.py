@@ -23,7 +23,7 @@ SETTINGS = {
         "model": {"generator": {"layers": 1, "width": 16, "heads": 2, "feedforward": 16}},
     },
 }
-METHODS = ["source", "alpha_bn", "tent", "t3a", "generalizeformer", "generalizeformer_paper"]
+METHODS = ["source", "alpha_bn", "t3a", "generalizeformer", "tent", "generalizeformer_paper"]
 DATA = ("--data", "synthetic", "--data-settings", "domains=3", "per_class=5", "--device", "cpu")
 
 

@@ -16,9 +16,10 @@ from generalizeformer.core.normalisers import (
     self_normalise,
     source_scale,
 )
+from generalizeformer.core.settling import settle
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import towards
-from generalizeformer.core.statistics import Moments, bounded, moments, pool
+from generalizeformer.core.statistics import Moments, moments
 from generalizeformer.errors import SlotError
 
 
@@ -99,7 +100,7 @@ class GroupedNorm(GroupedLayer):
             mean, scale = source_scale(self.layer, self.name)
             if towards(self.name) in self.call.params:
                 assert bias is not None  # only layers with both settle
-                weight, bias = self.settle(moments(x).relative_to(mean, scale), weight, bias)
+                return finish(self.layer, self.settle(x, weight, bias, (mean, scale), grouping))
             # One multiply-add over the feature map: statistics and affine are folded per group first.
             weight = weight * scale
             bias = -mean * weight if bias is None else bias - mean * weight
@@ -111,20 +112,19 @@ class GroupedNorm(GroupedLayer):
         bias = along(grouping.spread(bias), self.axis, x).to(x.dtype)
         return finish(self.layer, torch.addcmul(bias, x, weight))
 
-    def settle(self, seen: Moments, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """γ and β after the move towards what each group shows this layer in this very run, (groups, channels).
-
-        Earlier layers have moved already, so what is seen here is what is left of the shift. With m and s the
-        group's mean and spread in source units, a part a of the mean and b of log s: γ' = γ s^-b, β' = β - γ' a m.
-        """
-        grouping = self.call.grouping
-        assert grouping is not None
-        mean, spread = bounded(pool(seen, grouping))
-        to_mean, to_spread = self.call.params[towards(self.name)].unbind(1)
-        weight = weight * (-to_spread * spread).exp()
-        bias = bias - weight * to_mean * mean
+    def settle(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        source: tuple[Tensor, Tensor],
+        grouping: Grouping,
+    ) -> Tensor:
+        """x under γ and β that move towards what each group shows this layer in this very run."""
+        moves = self.call.params[towards(self.name)]
+        x, weight, bias = settle(x, weight, bias, moves, source, grouping)
         self.call.settled |= {f"{self.name}.weight": weight, f"{self.name}.bias": bias}
-        return weight, bias
+        return x
 
     def watch(self, x: Tensor) -> None:
         """Notes what each image shows this layer, in source units, where the caller asked for it."""

@@ -1,13 +1,16 @@
 """Mean and variance of what layers see: first of each image, then of each group, for all layers at once."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from generalizeformer.core.groups import Grouping
+
+# Where a difference from the source is no longer one of style, in its units.
+MEAN_LIMIT = 3.0
+SPREAD_LIMIT = 2.0  # of the logarithm
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ def bounded(
 ) -> tuple[Float[Tensor, "groups channels"], Float[Tensor, "groups channels"]]:
     """Mean and log spread in source units, cut where a difference is no longer one of style."""
     spread = 0.5 * seen.variance.clamp(min=1e-6).log()
-    return seen.mean.clamp(-3, 3), spread.clamp(-2, 2)
+    mean = seen.mean.clamp(-MEAN_LIMIT, MEAN_LIMIT)
+    return mean, spread.clamp(-SPREAD_LIMIT, SPREAD_LIMIT)
 
 
 def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
@@ -45,31 +49,13 @@ def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
         range(2, x.dim())
     )  # not made one axis: where channels lie last that would copy the map
     if x.dtype in (torch.bfloat16, torch.float16):
-        mean, square = _Sums.apply(x, space)
+        # Sums in single precision without a copy of the feature map in it, which would cost more than the rest.
+        mean = x.mean(space, dtype=torch.float32)
+        size = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32)
+        square = size.square() / x[0, 0].numel()
         return Moments(mean, (square - mean.square()).clamp(min=0))
     variance, mean = torch.var_mean(x, space, correction=0)
     return Moments(mean, variance)
-
-
-class _Sums(torch.autograd.Function):
-    """Mean and mean square over space, in single precision without ever a copy of the feature map in it.
-
-    Autograd's own way back would make several such copies, and they were half of the time of a training step.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, space: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(x)
-        mean = x.mean(space, dtype=torch.float32)
-        size = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32)
-        return mean, size.square() / x[0, 0].numel()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        count, shape = x[0, 0].numel(), (*x.shape[:2], *[1] * (x.dim() - 2))
-        of_mean, of_square = ((g / count).reshape(shape).to(x.dtype) for g in gradients)
-        return torch.addcmul(of_mean, x, 2 * of_square), None
 
 
 def pool(seen: Moments, grouping: Grouping) -> Statistics:

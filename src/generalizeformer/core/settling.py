@@ -1,0 +1,158 @@
+"""A norm layer that moves towards what its groups show it in the very run that answers them.
+
+With m and s a group's mean and spread in source units, a part a of the mean and b of log s: γ' = γ s^-b,
+β' = β - γ' a m. Earlier layers have moved already, so what is seen here is what is left of the shift. The way back is
+written by hand: autograd's own is twice as many operations, and their number is what training φ spends its time on.
+"""
+
+from math import exp
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from generalizeformer.core.groups import Grouping
+from generalizeformer.core.shapes import Groups
+from generalizeformer.core.statistics import MEAN_LIMIT, SPREAD_LIMIT
+
+PerGroup = Float[Tensor, "groups channels"]
+PerChannel = Float[Tensor, " channels"]
+Moves = Float[Tensor, "groups 2 channels"]
+Map = Float[Tensor, "images channels *space"]
+
+LEAST, MOST = exp(-2 * SPREAD_LIMIT), exp(2 * SPREAD_LIMIT)  # of the variance
+
+
+class Settled(NamedTuple):
+    """The layer's output, and the γ and β that gave it."""
+
+    output: Map
+    weight: PerGroup
+    bias: PerGroup
+
+
+class _Known(NamedTuple):
+    """What the way back needs of the way there."""
+
+    weight: PerGroup  # γ before the move
+    moves: Moves
+    mean: PerGroup  # as they are, and
+    shift: PerGroup  # in source units, unbounded
+    variance: PerGroup
+    narrowed: PerGroup  # s^-b
+    moved: PerGroup  # γ'
+    slope: Map  # what x is multiplied by
+
+
+def settle(
+    x: Map,
+    weight: PerGroup,
+    bias: PerGroup,
+    moves: Moves,
+    source: tuple[PerChannel, PerChannel],
+    grouping: Grouping,
+) -> Settled:
+    """The normalised x under γ and β that moved. `source`: the running mean and 1/σ."""
+    if x.dim() == 2:  # without space
+        settled = settle(x.unsqueeze(-1), weight, bias, moves, source, grouping)
+        return settled._replace(output=settled.output.squeeze(-1))
+    given = (x, weight, bias, moves.to(weight.dtype), *source, grouping.ids, grouping.sizes)
+    if torch.is_grad_enabled():
+        return Settled(*_Settle.apply(*given))
+    return _settled(*given)[0]
+
+
+def _settled(
+    x: Map,
+    weight: PerGroup,
+    bias: PerGroup,
+    moves: Moves,
+    mean: PerChannel,
+    scale: PerChannel,
+    ids: Groups,
+    sizes: Float[Tensor, " groups"],
+) -> tuple[Settled, _Known]:
+    with torch.autocast(x.device.type, enabled=False):  # statistics need their digits
+        seen, square = _pooled(x, ids, sizes).to(weight.dtype).unbind(1)
+        shift = (seen - mean) * scale
+        variance = torch.addcmul(square, seen, seen, value=-1) * scale.square()
+        to_mean, to_spread = moves.unbind(1)
+        narrowed = variance.clamp(LEAST, MOST).pow(-0.5 * to_spread)
+        moved = weight * narrowed
+        offset = torch.addcmul(bias, moved * to_mean, _bounded(shift), value=-1)
+        # One multiply-add over the feature map: statistics and affine are folded per group first.
+        slope = moved * scale
+        folded = torch.stack((slope, torch.addcmul(offset, mean, slope, value=-1)), 1)
+        slope, start = _over(folded.index_select(0, ids), x)
+        known = _Known(weight, moves, seen, shift, variance, narrowed, moved, slope)
+        return Settled(torch.addcmul(start, x, slope), moved, offset), known
+
+
+class _Settle(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        weight, bias, moves, mean, scale, ids, sizes = given
+        settled, known = _settled(x, weight, bias, moves, mean, scale, ids, sizes)
+        ctx.save_for_backward(x, mean, scale, ids, sizes, *known)
+        ctx.set_materialize_grads(False)
+        return settled
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, mean, scale, ids, sizes, *rest = ctx.saved_tensors
+        known = _Known(*rest)
+        of_output, of_moved, of_offset = gradients
+        if of_output is None:  # only γ' and β' were used
+            of_output = torch.zeros_like(x)
+        space = tuple(range(2, x.dim()))
+        wide = known.weight.dtype
+        summed = ((of_output * x).sum(space, dtype=wide), of_output.sum(space, dtype=wide))
+        of_slope, of_start = _added(torch.stack(summed, 1), ids, len(sizes)).unbind(1)
+        # Back through the folding and the move, group by group.
+        of_offset = of_start if of_offset is None else of_offset + of_start
+        to_mean, to_spread = known.moves.unbind(1)
+        shift = _bounded(known.shift)
+        unfolded = torch.addcmul(of_slope, mean, of_start, value=-1) * scale
+        of_moved = unfolded if of_moved is None else of_moved + unfolded
+        of_moved = torch.addcmul(of_moved, of_offset * to_mean, shift, value=-1)
+        leaned = of_offset * known.moved
+        variance = known.variance.clamp(LEAST, MOST)
+        pulled = -0.5 * of_moved * known.moved
+        of_moves = torch.stack((-leaned * shift, pulled * variance.log()), 1)
+        of_shift = -leaned * to_mean * (shift == known.shift)
+        of_variance = pulled * to_spread / variance * (variance == known.variance)
+        of_variance = of_variance * scale.square()
+        of_seen = torch.addcmul(of_shift * scale, known.mean, of_variance, value=-2)
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            count = x[0, 0].numel()
+            shares = torch.stack((of_seen, 2 * of_variance), 1) / (sizes * count)[:, None, None]
+            flat, tilt = _over(shares.to(wide).index_select(0, ids), x)
+            of_x = torch.addcmul(torch.addcmul(flat, x, tilt), of_output, known.slope)
+        return of_x, of_moved * known.narrowed, of_offset, of_moves, None, None, None, None
+
+
+def _pooled(x: Map, ids: Groups, sizes: Tensor) -> Float[Tensor, "groups 2 channels"]:
+    """Mean and mean square of each group in each channel, in single precision at least."""
+    space = tuple(range(2, x.dim()))  # not made one axis: where channels lie last that would copy x
+    wide = torch.promote_types(x.dtype, torch.float32)
+    # Sums in single precision without a copy of the feature map in it, which would cost more than the rest.
+    square = torch.linalg.vector_norm(x, dim=space, dtype=wide).square() / x[0, 0].numel()
+    seen = torch.stack((x.mean(space, dtype=wide), square), 1)
+    return _added(seen, ids, len(sizes)) / sizes[:, None, None]
+
+
+def _added(values: Float[Tensor, "images 2 channels"], ids: Groups, groups: int) -> Tensor:
+    """The sum over each group's images. By index: a matrix product would let one group's inf reach the others."""
+    return values.new_zeros(groups, *values.shape[1:]).index_add(0, ids, values)
+
+
+def _bounded(shift: PerGroup) -> PerGroup:
+    return shift.clamp(-MEAN_LIMIT, MEAN_LIMIT)
+
+
+def _over(pairs: Float[Tensor, "images 2 channels"], x: Map) -> tuple[Tensor, Tensor]:
+    """Both of each pair, shaped and cast to go over x."""
+    one, other = pairs.to(x.dtype).reshape(*pairs.shape, *[1] * (x.dim() - 2)).unbind(1)
+    return one, other
