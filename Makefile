@@ -16,19 +16,11 @@ demo: .venv/demo.stamp
 	$(BIN)/generalizeformer demo
 
 SUITE ?= main dynamic single-source output-shift ablations
-# Settings of the recipe lie beside the results that they gave; a suite's own come after those of all.
-SETTINGS = $(wildcard results/pacs/settings.json results/pacs/$(1)/settings.json)
-PAPER_SETTINGS = $(wildcard results/pacs/paper_settings.json)
-# The empty line ends the command, so that every suite is one of its own.
-define PACS
-	$(BIN)/generalizeformer benchmark results/pacs --suite $(1) --data pacs $(if $(ROOT),--root '$(ROOT)') \
-		--backbone tf_efficientnet_lite0 --pretrained --image-size 224 \
-		$(if $(call SETTINGS,$(1)),--settings $(call SETTINGS,$(1))) \
-		$(if $(PAPER_SETTINGS),--paper-settings $(PAPER_SETTINGS)) $(FLAGS)
-
-endef
+# The settings of the recipes lie beside the results that they gave.
 pacs: .venv/all.stamp
-	$(foreach suite,$(SUITE),$(call PACS,$(suite)))
+	$(BIN)/generalizeformer benchmark results/pacs --suite $(SUITE) --data pacs $(if $(ROOT),--root '$(ROOT)') \
+		--backbone tf_efficientnet_lite0 --pretrained --image-size 224 \
+		--settings results/pacs/settings.json --paper-settings results/pacs/paper_settings.json $(FLAGS)
 
 test: lint
 	$(BIN)/python -m pytest

@@ -188,9 +188,9 @@ def test_what_cannot_run_is_one_clear_line(name: str, given: Any, message: str) 
 
 
 def test_a_setting_of_another_suite_is_refused() -> None:
-    check_options("dynamic", {"looks": ("fog:3",), "sources": (), "classes_apart": None})
+    check_options(("main", "dynamic"), {"looks": ("fog:3",), "sources": (), "classes_apart": None})
     with pytest.raises(UserError) as caught:
-        check_options("main", {"looks": (), "sources": (), "classes_apart": "labels"})
+        check_options(("main",), {"looks": (), "sources": (), "classes_apart": "labels"})
     assert str(caught.value) == (
         "classes apart: got 'labels', but the suite main takes none; leave it out, or choose --suite output-shift"
     )

@@ -1,6 +1,7 @@
 """`benchmark`: the whole command in small, and what it refuses."""
 
 import json
+import shutil
 import re
 import sys
 from collections.abc import Callable
@@ -223,3 +224,12 @@ def test_cells_side_by_side_give_what_they_give_one_after_another(
 def test_no_cell_at_a_time_is_refused(refused: Any, tmp_path: Path) -> None:
     message = refused("benchmark", tmp_path / "out", *DATA, "--jobs", "0")
     assert message == "jobs: got 0; it must be at least 1"
+
+
+def test_several_suites_share_one_command(done: Any, command: Command, tmp_path: Path) -> None:
+    before, words = done
+    out = shutil.copytree(before, tmp_path / "out")
+    suites = ("--suite", "main", "single-source", "--sources", "b")
+    lines = command("benchmark", out, *words[2:-2], "a", *suites).out.splitlines()
+    assert f"summary: {out / 'summary.json'}" in lines
+    assert f"summary: {out / 'single-source' / 'summary.json'}" in lines

@@ -45,10 +45,15 @@ def finish(
             before = before.plus(answer)
             spent = stored.seconds + time.monotonic() - started
             store.write(folder, replace(before, seconds=spent))
+            _let_go(fabric)
             if report is not None:
                 report("comparing", number, len(missing), {})
-        stored = store.read(folder, cell)  # as they will be read, so that pages do not change later
-    return stored.told(tuple(COMPARISONS[cell.suite][cell.training].methods))
+    return told(folder, cell)
+
+
+def told(folder: Path, cell: Cell) -> tuple[Record, ...]:
+    """All records of a cell that are stored, the suite's usual methods first."""
+    return store.read(folder, cell).told(tuple(COMPARISONS[cell.suite][cell.training].methods))
 
 
 def _bench(
@@ -68,11 +73,18 @@ def _bench(
             report,
             backbones=folder / "backbones",
         )
+    _let_go(fabric)
     _, held = split_all(
         sources, validation=recipe.validation, seed=recipe.seed, division=recipe.division
     )
     target = near(met(cell, domains, fabric.device), fabric.device)
     return Bench(model.eval(), target, near(held, fabric.device), cell)
+
+
+def _let_go(fabric: Fabric) -> None:
+    """Gives memory back that PyTorch keeps for later: cells side by side share one GPU."""
+    if fabric.device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _backbone(cell: Cell, domains: DomainDataset) -> Callable[[], nn.Module]:

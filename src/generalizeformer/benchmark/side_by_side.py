@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from lightning_fabric import Fabric
 
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.leave_one_out import finish
-from generalizeformer.benchmark.records import Record
 from generalizeformer.data.domains import DomainDataset
 
+PATIENCE = 10  # seconds before a cell that found no memory tries again
 Tell = Callable[[Cell, int], None]
 """Which cell was finished, and how many are."""
 
@@ -30,8 +31,8 @@ class Place:
     commit: str | None = None
 
 
-def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) -> list[Record]:
-    """The records of all cells, in their order, from up to `jobs` cells at a time.
+def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) -> None:
+    """Up to `jobs` cells at a time. Their records are stored.
 
     A backbone that several cells need is trained by the first of them, while the others wait for it. Begun in
     the order given, so that an end in the middle leaves whole seeds behind.
@@ -46,7 +47,6 @@ def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) 
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-        return [record for future in futures for record in future.result()]
 
 
 class _Here:
@@ -63,6 +63,16 @@ def _begin(place: Place, jobs: int) -> None:
     _Here.fabric = Fabric(accelerator=place.accelerator, devices=1, precision=place.precision)  # type: ignore[arg-type]
 
 
-def _finish(cell: Cell) -> tuple[Record, ...]:
+def _finish(cell: Cell) -> None:
     place = _Here.place
-    return finish(cell, _Here.domains, place.folder, _Here.fabric, None, place.commit)
+    for last in (False, False, True):
+        try:
+            finish(cell, _Here.domains, place.folder, _Here.fabric, None, place.commit)
+            return
+        except (
+            torch.OutOfMemoryError
+        ):  # the others hold it now, and will let go of it; what is stored stays
+            if last:
+                raise
+        torch.cuda.empty_cache()
+        time.sleep(PATIENCE)

@@ -95,14 +95,14 @@ SUITES: Mapping[str, Suite] = {
 }
 
 
-def check_options(name: str, given: Mapping[str, Any]) -> None:
+def check_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
     """Raises where a setting was given that is another suite's."""
     for option, value in given.items():
-        if value and option != SUITES[name].option:
+        if value and option not in {SUITES[name].option for name in names}:
             owner = next(other for other, suite in SUITES.items() if suite.option == option)
-            words = option.replace("_", " ")
+            words, chosen = option.replace("_", " "), ", ".join(names)
             raise UserError(
-                f"{words}: got {value!r}, but the suite {name} takes none; leave it out, or choose --suite {owner}"
+                f"{words}: got {value!r}, but the suite {chosen} takes none; leave it out, or choose --suite {owner}"
             )
 
 

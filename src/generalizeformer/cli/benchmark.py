@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from generalizeformer.benchmark.cells import Cell
-    from generalizeformer.benchmark.records import Record
     from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.training._recipe import Recipe
@@ -41,7 +40,7 @@ SuiteName = Literal["main", "dynamic", "single-source", "output-shift", "ablatio
 def benchmark(
     out: Annotated[Path, tyro.conf.Positional],
     /,
-    suite: SuiteName = "main",
+    suite: tuple[SuiteName, ...] = ("main",),
     data: str = "pacs",
     root: Path | None = None,
     protocol: str | None = None,
@@ -74,9 +73,9 @@ def benchmark(
     Args:
         out: Folder for the finished cells, summary.json and page.html, with models and backbones below it, which all
             suites share. Suites other than main have a folder of their name in it for the rest.
-        suite: main: every domain left out once; dynamic: main's models, targets under looks that come alone, mixed and
-            one after another; single-source: learned from one domain; output-shift: every source knows other
-            classes; ablations: φ with one thing changed at a time.
+        suite: One or more, which then share the processes. main: every domain left out once; dynamic: main's models,
+            targets under looks that come alone, mixed and one after another; single-source: learned from one domain;
+            output-shift: every source knows other classes; ablations: φ with one thing changed at a time.
         data: Dataset, one of `generalizeformer data list`; folder: your own images.
         root: Where the images are, as for `train`.
         protocol: Of the dataset, as for `train`.
@@ -118,35 +117,42 @@ def benchmark(
     augment = augment or ("domainbed" if hasattr(choice.load()[1], "cache") else None)
     named = tuple(known_methods(methods)) if methods else ()
     asked = Flags(division=division, augment=augment, source_steps=source_steps, steps=steps)
-    asked = replace(asked, also=_also(named), episodes=SUITES[suite].episodes)
-    known = SUITES[suite].recipes(_recipe(asked, settings), _paper(steps, paper_settings))
+    asked = replace(asked, also=_also(named))
     domains, divided = source_domains(choice, ())
     card = card_for(domains, backbone, image_size, divided)
-    planned = cells(
-        suite,
-        domains,
-        known,
-        **own,
-        targets=targets,
-        seeds=seeds,
-        trainings=trainings,
-        methods=named,
-        batch_sizes=batch_sizes,
-        limit=limit,
-        selection_limit=selection_limit,
-        backbone=card.architecture,
-        pretrained=pretrained,
-        preprocessing=card.preprocessing,
-        protocol=divided,
-        dataset_settings=others,
-        precision=precision,
+    planned: dict[SuiteName, list[Cell]] = {}
+    for name in dict.fromkeys(suite):
+        ours = _recipe(replace(asked, episodes=SUITES[name].episodes), settings)
+        planned[name] = cells(
+            name,
+            domains,
+            SUITES[name].recipes(ours, _paper(steps, paper_settings)),
+            **own,
+            targets=targets,
+            seeds=seeds,
+            trainings=trainings,
+            methods=named,
+            batch_sizes=batch_sizes,
+            limit=limit,
+            selection_limit=selection_limit,
+            backbone=card.architecture,
+            pretrained=pretrained,
+            preprocessing=card.preprocessing,
+            protocol=divided,
+            dataset_settings=others,
+            precision=precision,
+        )
+    where, every = (
+        fabric(device, 1, precision),
+        [cell for mine in planned.values() for cell in mine],
     )
-    where = fabric(device, 1, precision)
     place = Place(partial(_domains, choice), where.device.type, precision, out, _commit())
     if jobs > 1:
-        _tell(out, suite, data, _side_by_side(planned, place, jobs), planned)
+        _side_by_side(every, place, jobs)
     else:
-        _tell(out, suite, data, _finished(planned, domains, out, where), planned)
+        _finish(every, domains, out, where)
+    for name, mine in planned.items():
+        _tell(out, name, data, mine)
 
 
 def _also(methods: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,31 +184,25 @@ def _paper(steps: int | None, settings: Path | None) -> "Recipe":
     return recipe if settings is None else overridden(recipe, settings)
 
 
-def _finished(
-    cells: "Sequence[Cell]", domains: "DomainDataset", out: Path, where: "Fabric"
-) -> "list[Record]":
-    """The records of all cells, one cell after another, with bars."""
+def _finish(cells: "Sequence[Cell]", domains: "DomainDataset", out: Path, where: "Fabric") -> None:
+    """One cell after another, with bars."""
     from generalizeformer.benchmark.leave_one_out import finish
 
     commit = _commit()
-    records: list[Record] = []
     for number, cell in enumerate(cells, start=1):
         words = f"cell {number} of {len(cells)}: {cell.target}, seed {cell.seed}, {cell.training}"
         aside.print(words, soft_wrap=True)
         with stage_progress() as report:
-            records += finish(cell, domains, out, where, report, commit)
-    return records
+            finish(cell, domains, out, where, report, commit)
 
 
-def _side_by_side(cells: "Sequence[Cell]", place: "Place", jobs: int) -> "list[Record]":
-    """The records of all cells, several at a time, with one bar."""
+def _side_by_side(cells: "Sequence[Cell]", place: "Place", jobs: int) -> None:
+    """Several cells at a time, with one bar."""
     from generalizeformer.benchmark.side_by_side import finish_together
 
     with stage_progress() as report:
         report("cells", 0, len(cells), {})
-        return finish_together(
-            cells, place, jobs, lambda _, done: report("cells", done, len(cells), {})
-        )
+        finish_together(cells, place, jobs, lambda _, done: report("cells", done, len(cells), {}))
 
 
 def _domains(choice: Choice) -> "DomainDataset":
@@ -210,16 +210,16 @@ def _domains(choice: Choice) -> "DomainDataset":
     return source_domains(choice, ())[0]
 
 
-def _tell(
-    out: Path, name: str, data: str, records: "Sequence[Record]", cells: "Sequence[Cell]"
-) -> None:
+def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
     """The summary and the page as files, the tables and where they are on the screen."""
+    from generalizeformer.benchmark.leave_one_out import told
     from generalizeformer.benchmark.pages import benchmark_page, refusal_sections
     from generalizeformer.benchmark.store import read, suite_folder
     from generalizeformer.benchmark.suites import SUITES
     from generalizeformer.benchmark.summary import write
     from generalizeformer.benchmark.tables import refusal_table
 
+    records = [record for cell in cells for record in told(out, cell)]
     refused = [refusal for cell in cells for refusal in read(out, cell).refusals]
     suite, out = SUITES[name], suite_folder(out, name)
     write(out / "summary.json", records, suite.summary)
