@@ -1,8 +1,8 @@
 """`benchmark`: the whole command in small, and what it refuses."""
 
 import json
-import shutil
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -4,11 +4,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from generalizeformer import catalog
+from generalizeformer.benchmark import selection
 from generalizeformer.benchmark.records import read
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 
@@ -104,6 +106,34 @@ def test_other_images_than_those_learned_from_are_refused(
     assert "has learned from a (" in said
     assert "b (7 images, 0123456789ab)" in said
     assert "give the same images (--root), or leave out --sources" in said
+
+
+def test_settings_are_chosen_on_the_sources_where_asked(
+    command: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def choose(model: Any, held: Any, method: str, *given: Any) -> selection.Choice:
+        asked.append((held.names, method, *given))
+        return selection.Choice(selection.grid(method)[-1], 50.0, ())
+
+    monkeypatch.setattr(selection, "choose", choose)
+    own = tmp_path / "own.json"
+    own.write_text('{"t3a": {"supports": 3}}')
+    words = ("--methods", "source", "tent", "t3a", "--choose", "7", "--settings", own, *ONE)
+    ended = command("evaluate", trained, *words, "--out", tmp_path)
+    assert ended.status == 0, ended.err
+    card = GeneralizeFormer.from_pretrained(trained).card
+    size = read(tmp_path / "records.json")[0].batch_size
+    assert asked == [(card.sources, "tent", size, card.seed, 7)]
+    used = {record.method: record.settings for record in read(tmp_path / "records.json")}
+    assert used["tent"].items() >= selection.grid("tent")[-1].items()
+    assert used["t3a"]["supports"] == 3
+    assert not read(tmp_path / "records.json")[0].sources_before
+
+
+def test_no_images_to_choose_on_are_refused(refused: Callable[..., str], trained: Path) -> None:
+    assert "choose: got 0; give the number" in refused("evaluate", trained, "--choose", "0", *ONE)
 
 
 # methods

@@ -1,5 +1,6 @@
 """`evaluate`: methods compared on target streams."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,6 +46,7 @@ def evaluate(
     limit: int | None = None,
     seed: int = 0,
     settings: Path | None = None,
+    choose: int | None = None,
     sources: bool = False,
     root: Path | None = None,
     out: Path | None = None,
@@ -69,6 +71,8 @@ def evaluate(
         limit: Images per stream; all if not given.
         seed: Of the order of arrival.
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
+        choose: Choose the settings of methods that publish a search grid by their accuracy on so many source validation
+            images of each domain, once for every batch size. What `settings` says of a method stays.
         sources: Also measure the accuracy on the run's source validation images, before and after each stream.
         root: Where the dataset's images are, as for `train`.
         out: Folder for records.json, refused.json, page.html and the streams; the run's own `evaluation` if not given.
@@ -80,6 +84,8 @@ def evaluate(
     check_model(run)
     folder = out or run / "evaluation"
     check_folder(folder)
+    if choose is not None and choose < 1:
+        raise UserError(f"choose: got {choose}; give the number of images, 1 or more")
     chosen, own = known_methods(methods), method_settings(settings)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     stored = replayed(replay)
@@ -92,11 +98,14 @@ def evaluate(
     else:
         how: dict[str, Any] = {"order": order, "settings": pairs(order_settings)}
         arrivals = streams(words, batch_sizes, mixed, limit, seed, single=single, **how)
-    held = held_sources(run, model, root) if sources else None
+    held = held_sources(run, model, root) if sources or choose else None
     refused: list[Refusal] = []
-    records = compared(
-        model, domains, chosen, arrivals, model.card.seed or 0, own, held, refused.append
-    )
+    records: list[Record] = []
+    for size in dict.fromkeys(stream.batch_size for stream in arrivals):
+        mine = [stream for stream in arrivals if stream.batch_size == size]
+        given = own if held is None else _chosen(model, held, chosen, size, choose, own)
+        seed, visited = model.card.seed or 0, held if sources else None
+        records += compared(model, domains, chosen, mine, seed, given, visited, refused.append)
     if not records:  # nobody could take part, for reasons such as this one
         raise UserError(refused[0].why)
     write(folder / "records.json", records)
@@ -105,6 +114,29 @@ def evaluate(
     _tell(records, refused, ", ".join(dict.fromkeys(words)))
     console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
     _page(folder / "page.html", f"Evaluation of {run.resolve().name}", records)
+
+
+def _chosen(
+    model: "GeneralizeFormer",
+    held: "DomainDataset",
+    methods: Sequence[str],
+    size: int,
+    limit: int | None,
+    own: dict[str, dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """The settings given, and for other methods with a grid those that do best on the sources."""
+    from generalizeformer.benchmark.selection import choose, grid
+
+    searched = [name for name in methods if limit and name not in own and len(grid(name)) > 1]
+    found: dict[str, dict[str, Any]] = {}
+    with aside.status("choosing settings") as status:
+        for name in searched:
+            status.update(f"choosing settings of {name}, {size} images at once")
+            with contextlib.suppress(
+                UserError
+            ):  # one that cannot take part says so when its turn comes
+                found[name] = choose(model, held, name, size, model.card.seed or 0, limit).settings
+    return found | own
 
 
 def _tell(records: "Sequence[Record]", refused: "Sequence[Refusal]", targets: str) -> None:
