@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -213,7 +214,7 @@ def test_a_config_cut_short_anywhere_is_refused(
         (b"[1, 2]", "another library"),
         (b"null", "another library"),
         (b'{"model_type": "bert", "hidden_size": 768}', "another library"),
-        (b'{"library": "generalizeformer", "format": 4}', "format 4, but this version reads 3"),
+        (b'{"library": "generalizeformer", "format": 5}', "format 5, but this version reads 4"),
         (b'{"library": "generalizeformer"}', "format None"),
         (b'{"library": "generalizeformer", "format": 1}', "damaged"),
         (b'{"library": "generalizeformer", "format": 1, "model": [], "card": {}}', "damaged"),
@@ -374,12 +375,14 @@ def test_saving_does_not_disturb_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "without"), [(1, ("settle", "detail", "gather")), (2, ("gather",))]
+    ("form", "without"),
+    [(1, ("settle", "detail", "gather", "pull")), (2, ("gather", "pull")), (3, ("pull",))],
 )
 def test_a_folder_of_an_older_format_answers_as_it_did(
     form: int, without: tuple[str, ...], tmp_path: Path
 ) -> None:
     old = channels.Config(layers=1, width=16, heads=2, settle=False, detail=True, gather=False)
+    old = dataclasses.replace(old, reach=0.9, pull=0.9)
     model = by_name(old, strengths=(1.0,))
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
@@ -390,5 +393,5 @@ def test_a_folder_of_an_older_format_answers_as_it_did(
         del content["model"]["strengths"]
     config.write_text(json.dumps(content | {"format": form}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
-    config.write_text(json.dumps(content | {"format": 3}))
+    config.write_text(json.dumps(content | {"format": 4}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config != model.config

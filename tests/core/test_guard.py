@@ -113,7 +113,8 @@ def test_each_group_goes_as_far_as_its_own_answers_allow(generator: str, step: i
 @BOTH
 def test_one_bad_group_does_not_pull_another(generator: str) -> None:
     x = images(6)
-    limit = moved_by(generator, x)[:, 1].median().item()
+    # Not quite a group's own distance, where rounding would decide.
+    limit = 1.01 * moved_by(generator, x)[:, 1].median().item()
     model = wild(generator, Guard(limit=limit), 0.3)
     x[GROUPS == 9] *= 1e4
     torch.testing.assert_close(

@@ -35,7 +35,7 @@ class Config:
     views: int = 8  # per image, for the memo loss only
     guard: Guard | None = None
     # Every answer is the mean over models this far from the source: 0 is the source, 1 as generated.
-    strengths: tuple[float, ...] = (0.0, 0.5, 1.0)
+    strengths: tuple[float, ...] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:

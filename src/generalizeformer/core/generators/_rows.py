@@ -76,7 +76,7 @@ def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds:
     if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own
         change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
     target = slot.parameters(rows + change)
-    return target | ({towards(slot.layer): bounds.reach * moves[..., 2]} if gathers else {})
+    return target | ({towards(slot.layer): bounds.pull * moves[..., 2]} if gathers else {})
 
 
 def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,8 @@ class Config:
     width: int = 64
     heads: int = 4
     dropout: float = 0.0
-    reach: float = 1.1  # bound of the move towards the batch's statistics; 1 is all the way
+    reach: float = 0.5  # bound of the move towards the batch's statistics; 1 is all the way
+    pull: float = 1.1  # bound of what every gathered feature adds to its class's row
     change: float = 0.3  # bound of every other change, in units of the source parameters
     settle: bool = True  # moves go towards what layers show in the answering run, not in the first
     gather: bool = True  # classifier rows move to their class's features in the answering run
