@@ -376,13 +376,17 @@ def test_saving_does_not_disturb_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "without"),
-    [(1, ("settle", "detail", "gather", "pull")), (2, ("gather", "pull")), (3, ("pull",))],
+    [
+        (1, ("settle", "detail", "gather", "pull", "away")),
+        (2, ("gather", "pull", "away")),
+        (3, ("pull", "away")),
+    ],
 )
 def test_a_folder_of_an_older_format_answers_as_it_did(
     form: int, without: tuple[str, ...], tmp_path: Path
 ) -> None:
     old = channels.Config(layers=1, width=16, heads=2, settle=False, detail=True, gather=False)
-    old = dataclasses.replace(old, reach=0.9, pull=0.9)
+    old = dataclasses.replace(old, reach=0.9, pull=0.9, away=1.0)
     model = by_name(old, strengths=(1.0,))
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"

@@ -170,7 +170,7 @@ def _complete(content: dict[str, Any]) -> None:
     """Adds what older formats took for granted, so that their models answer as they did.
 
     Format 1: one answer, by every channel's own move on what the first run saw. Format 2: a classifier that does so.
-    Format 3: one bound for moves and for gathering.
+    Format 3: one bound for moves and for gathering, and all directions alike.
     """
     model = content.get("model")
     if not isinstance(model, dict):
@@ -181,3 +181,4 @@ def _complete(content: dict[str, Any]) -> None:
         for name, value in (("settle", False), ("detail", True), ("gather", False)):
             generator.setdefault(name, value)
         generator.setdefault("pull", generator.get("reach", 1.1))
+        generator.setdefault("away", 1.0)

@@ -76,7 +76,11 @@ def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds:
     if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own
         change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
     target = slot.parameters(rows + change)
-    return target | ({towards(slot.layer): bounds.pull * moves[..., 2]} if gathers else {})
+    return target | (
+        {towards(slot.layer): bounds.pull * F.leaky_relu(moves[..., 2], bounds.away)}
+        if gathers
+        else {}
+    )
 
 
 def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:

@@ -42,6 +42,7 @@ class Config:
     dropout: float = 0.0
     reach: float = 0.5  # bound of the move towards the batch's statistics; 1 is all the way
     pull: float = 1.1  # bound of what every gathered feature adds to its class's row
+    away: float = 0.1  # what is left of a move in the other direction; 1 is all of it
     change: float = 0.3  # bound of every other change, in units of the source parameters
     settle: bool = True  # moves go towards what layers show in the answering run, not in the first
     gather: bool = True  # classifier rows move to their class's features in the answering run
