@@ -311,6 +311,21 @@ def test_without_detail_all_channels_of_a_layer_move_alike() -> None:
             assert moves.abs().max() > 1e-4
 
 
+def test_moves_away_from_the_batch_are_cut_short() -> None:
+    model = perturbed(digits(), replace(SETTLING, reach=0.5, away=0.1))
+    seen = model.observe(images(6), GROUPS)
+    reached = {}
+    for sign in (-1.0, 1.0):
+        for decoder in model.generator.decode.values():
+            nn.init.constant_(decoder[-1].bias, 100 * sign)
+        made = generated(model, seen)
+        reached[sign] = [value for name, value in made.items() if name.endswith("towards")]
+    assert reached[1.0]
+    for away, onward in zip(reached[-1.0], reached[1.0], strict=True):
+        torch.testing.assert_close(away, -0.1 * onward)
+        assert (onward > 0.4).all()
+
+
 def test_a_classifier_that_gathers_turns_its_rows_to_the_features_taken_for_their_class() -> None:
     """w + a |w| Σ p (ẑ - mean ẑ) per group and class, with a gate of its own for every group."""
     model, x = model_of(digits(), SETTLING), images(6)
