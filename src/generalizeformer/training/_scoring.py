@@ -13,7 +13,7 @@ from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.seeds import derive
 
-CHUNK = 256  # images at once: bounds memory, changes no answer
+CHUNK = 128  # images at once: bounds memory, changes no answer
 
 
 @torch.no_grad()
@@ -24,15 +24,18 @@ def accuracy(
     group: int,
     device: torch.device,
     looks: Looks | None = None,
+    limit: int | None = None,
 ) -> float:
     """Percent of the domain answered rightly in groups of `group` images (the last may be smaller).
 
-    With `looks`, every other group has a random look of its own, the same whenever this is called.
+    With `looks`, every other group has a random look of its own. `limit`: of that many images, drawn at random.
+    Both are the same whenever this is called.
     """
     right = 0
     together = max(1, CHUNK // group) * group
     # Stored images are often sorted by class; a group of one class is another problem than a target batch.
     order = torch.randperm(len(domain), generator=torch.Generator().manual_seed(len(domain)))
+    order = order[:limit]
     for number, part in enumerate(torch.split(order, together)):
         pixels = domain.read(part).to(device)
         groups = torch.arange(len(part), device=device) // group
@@ -40,7 +43,7 @@ def accuracy(
             pixels = _every_other(pixels, groups, looks, derive("validation looks", group, number))
         answers = answer(preprocessing(pixels), groups).argmax(1)
         right += int((answers == domain.labels[part.to(domain.labels.device)].to(device)).sum())
-    return 100 * right / len(domain)
+    return 100 * right / len(order)
 
 
 def mean_accuracies(

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError, UserError
 
 AT_ONCE = 512  # images that are fingerprinted together
+_DESCRIBED: WeakKeyDictionary[Domain, str] = WeakKeyDictionary()
 PER_DOMAIN = 64  # images that the reference is measured on
 
 
@@ -69,12 +71,19 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _described(domain: Domain) -> str:
+    """A domain in words. Looked at once: a benchmark trains on the same domains many times."""
+    if domain not in _DESCRIBED:
+        _DESCRIBED[domain] = f"{domain.name} ({len(domain)} images, {_digest(domain)})"
+    return _DESCRIBED[domain]
+
+
+def _digest(domain: Domain) -> str:
     content = hashlib.sha256(fingerprint({"labels": domain.labels}).encode())
     for places in torch.split(
         torch.arange(len(domain)), AT_ONCE
     ):  # a domain may be larger than memory
         content.update(domain.read(places).cpu().numpy().data)
-    return f"{domain.name} ({len(domain)} images, {content.hexdigest()[:12]})"
+    return content.hexdigest()[:12]
 
 
 def calibrate(model: GeneralizeFormer, data: DomainDataset, preprocessing: Preprocessing) -> None:

@@ -51,9 +51,11 @@ class Config:
     average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
     every: int = 100  # steps between validations
     validation_sizes: tuple[int, ...] = (1, 20)
+    validation_images: int = 1000  # at most, of each pair and in each size
 
     def __post_init__(self) -> None:
         check_counts("meta", steps=self.steps, images=self.images, every=self.every)
+        check_counts("meta", validation_images=self.validation_images)
         check_sizes("meta", sizes=self.sizes, validation_sizes=self.validation_sizes)
         check_shares("meta", look_share=self.look_share, average=self.average)
         if self.sureness < 0:
@@ -174,5 +176,5 @@ class Meta:
             self.smooth[name] = decay * self.smooth[name] + (1 - decay) * value
 
     def _accuracy(self, pair: Pair, size: int) -> float:
-        device, looks = self.fabric.device, self.config.looks
-        return accuracy(pair.model, pair.validation, self.preprocessing, size, device, looks)
+        device, looks, limit = self.fabric.device, self.config.looks, self.config.validation_images
+        return accuracy(pair.model, pair.validation, self.preprocessing, size, device, looks, limit)

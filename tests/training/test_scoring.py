@@ -1,0 +1,43 @@
+"""Accuracy on labelled images: which are asked, in which groups."""
+
+import torch
+from torch import Tensor
+
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.domains import Domain
+from generalizeformer.training._scoring import CHUNK, accuracy
+
+PREPROCESSING = Preprocessing(size=2, mean=(0.0,), std=(1.0,))
+COUNT = 2 * CHUNK + 7
+DOMAIN = Domain(
+    "numbered",
+    (torch.arange(COUNT) % 256).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2),
+    torch.arange(COUNT) % 3,
+)
+
+
+def asked(group: int, limit: int | None = None) -> tuple[float, list[list[int]]]:
+    """The accuracy of answering class 0 always, and the images of every group in order."""
+    groups: list[list[int]] = []
+
+    def answer(images: Tensor, ids: Tensor) -> Tensor:
+        shown = (images[:, 0, 0, 0] * 255).round().long()
+        groups.extend(shown[ids == number].tolist() for number in ids.unique())
+        return torch.eye(3)[torch.zeros(len(images), dtype=torch.long)]
+
+    score = accuracy(answer, DOMAIN, PREPROCESSING, group, torch.device("cpu"), limit=limit)
+    return score, groups
+
+
+def test_all_images_are_asked_in_groups_of_the_size() -> None:
+    score, groups = asked(20)
+    assert [len(group) for group in groups] == [20] * (COUNT // 20) + [COUNT % 20]
+    assert sorted(i for group in groups for i in group) == sorted(i % 256 for i in range(COUNT))
+    assert score == 100 * int((DOMAIN.labels == 0).sum()) / COUNT
+
+
+def test_a_limit_takes_the_first_of_the_same_groups() -> None:
+    _, every = asked(20)
+    score, some = asked(20, 60)
+    assert some == every[:3]
+    assert 0 < score < 100
