@@ -87,6 +87,18 @@ def test_half_precision_maps_have_single_precision_statistics() -> None:
         torch.testing.assert_close(ours.double(), theirs, rtol=0.05, atol=0.05 * theirs.abs().max())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_statistics_keep_their_digits_far_from_zero(dtype: torch.dtype) -> None:
+    x, weight, bias, moves, (mean, scale) = given(SHAPES[0])
+    x, mean = 0.25 * (x + 30), mean + 7.5
+    groups = grouping(IDS, 6, x)
+    exact = settle(x.to(dtype).double(), weight, bias, moves, (mean, scale), groups)
+    cast = [value.to(dtype) for value in (x, weight, bias, moves, mean, scale)]
+    got = settle(*cast[:4], (cast[4].double(), cast[5].double()), groups)
+    close = 2e-2 if dtype.itemsize == 2 else 1e-4
+    torch.testing.assert_close(got.weight.double(), exact.weight, rtol=close, atol=close)
+
+
 def test_no_move_leaves_the_parameters_as_they_are_bit_for_bit() -> None:
     x, weight, bias, moves, source = given(SHAPES[0], dtype=torch.float32)
     settled = settle(x, weight, bias, 0 * moves, source, grouping(IDS, 6, x))

@@ -15,7 +15,8 @@ from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.leave_one_out import finish
 from generalizeformer.data.domains import DomainDataset
 
-PATIENCE = 10  # seconds before a cell that found no memory tries again
+# How often a cell that finds no memory tries in all, and how many seconds it waits in between.
+TRIES, PATIENCE = 30, 10
 Tell = Callable[[Cell, int], None]
 """Which cell was finished, and how many are."""
 
@@ -65,14 +66,14 @@ def _begin(place: Place, jobs: int) -> None:
 
 def _finish(cell: Cell) -> None:
     place = _Here.place
-    for last in (False, False, True):
+    for tries_left in reversed(range(TRIES)):
         try:
             finish(cell, _Here.domains, place.folder, _Here.fabric, None, place.commit)
             return
         except (
             torch.OutOfMemoryError
-        ):  # the others hold it now, and will let go of it; what is stored stays
-            if last:
+        ):  # others hold it now, and will let go of it; what is stored stays
+            if not tries_left:
                 raise
         torch.cuda.empty_cache()
         time.sleep(PATIENCE)

@@ -96,7 +96,9 @@ SUITES: Mapping[str, Suite] = {
 
 
 def check_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
-    """Raises where a setting was given that is another suite's."""
+    """Raises where no suite was named, or a setting was given that is another suite's."""
+    if not names:
+        raise UserError(f"suite: none was named; choose from: {', '.join(SUITES)}")
     for option, value in given.items():
         if value and option not in {SUITES[name].option for name in names}:
             owner = next(other for other, suite in SUITES.items() if suite.option == option)

@@ -101,11 +101,13 @@ def evaluate(
     held = held_sources(run, model, root) if sources or choose else None
     refused: list[Refusal] = []
     records: list[Record] = []
+    for stream in arrivals:  # one that cannot flow is told before anything runs
+        stream.arrivals(domains)
     for size in dict.fromkeys(stream.batch_size for stream in arrivals):
         mine = [stream for stream in arrivals if stream.batch_size == size]
-        given = own if held is None else _chosen(model, held, chosen, size, choose, own)
-        seed, visited = model.card.seed or 0, held if sources else None
-        records += compared(model, domains, chosen, mine, seed, given, visited, refused.append)
+        given = _chosen(model, held, chosen, size, choose, own) if held and choose else own
+        trained, visited = model.card.seed or 0, held if sources else None
+        records += compared(model, domains, chosen, mine, trained, given, visited, refused.append)
     if not records:  # nobody could take part, for reasons such as this one
         raise UserError(refused[0].why)
     write(folder / "records.json", records)
@@ -121,13 +123,13 @@ def _chosen(
     held: "DomainDataset",
     methods: Sequence[str],
     size: int,
-    limit: int | None,
+    limit: int,
     own: dict[str, dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
     """The settings given, and for other methods with a grid those that do best on the sources."""
     from generalizeformer.benchmark.selection import choose, grid
 
-    searched = [name for name in methods if limit and name not in own and len(grid(name)) > 1]
+    searched = [name for name in methods if name not in own and len(grid(name)) > 1]
     found: dict[str, dict[str, Any]] = {}
     with aside.status("choosing settings") as status:
         for name in searched:

@@ -15,7 +15,7 @@ from generalizeformer.core.classifiers import class_count
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import grouping
-from generalizeformer.core.guard import Guard, guarded
+from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
 from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.observation import Observation, observe
@@ -63,16 +63,6 @@ def mixture(answers: list[Logits]) -> Logits:
     highest = likely.amax(0)
     gained = (likely - highest).exp().mean(0).log() + (highest - likely[0])
     return answers[0] + gained
-
-
-def partway(source: Params, target: Params, strength: float) -> Params:
-    """All groups' parameters the same part of the way, or beyond; moves start from none at all."""
-    return {
-        name: source[name] + strength * (value - source[name])
-        if name in source
-        else strength * value
-        for name, value in target.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -151,7 +141,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         if strength == 0:
             return seen.logits
         if strength != 1:
-            target = partway(self.slots.parameters_of(self.backbone), target, strength)
+            share = torch.full_like(seen.grouping.sizes, strength)
+            target = between(self.slots.parameters_of(self.backbone), target, share)
         return self.network.run(seen.images, seen.grouping, target).logits
 
     def _generate(self, seen: Observation) -> Params:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.shapes import Groups
-from generalizeformer.core.statistics import MEAN_LIMIT, SPREAD_LIMIT
+from generalizeformer.core.statistics import MEAN_LIMIT, SPREAD_LIMIT, moments, pool
 
 PerGroup = Float[Tensor, "groups channels"]
 PerChannel = Float[Tensor, " channels"]
@@ -35,7 +36,6 @@ class Settled(NamedTuple):
 class _Known(NamedTuple):
     """What the way back needs of the way there."""
 
-    weight: PerGroup  # γ before the move
     moves: Moves
     mean: PerGroup  # as they are, and
     shift: PerGroup  # in source units, unbounded
@@ -57,10 +57,12 @@ def settle(
     if x.dim() == 2:  # without space
         settled = settle(x.unsqueeze(-1), weight, bias, moves, source, grouping)
         return settled._replace(output=settled.output.squeeze(-1))
-    given = (x, weight, bias, moves.to(weight.dtype), *source, grouping.ids, grouping.sizes)
-    if torch.is_grad_enabled():
-        return Settled(*_Settle.apply(*given))
-    return _settled(*given)[0]
+    wide = torch.promote_types(x.dtype, torch.float32)
+    parts = (part.to(wide) for part in (weight, bias, moves, *source))
+    given = (x, *parts, grouping.ids, grouping.sizes)
+    settled = _Settle.apply(*given) if torch.is_grad_enabled() else _settled(*given)[0]
+    output, moved, offset = settled
+    return Settled(output, moved.to(weight.dtype), offset.to(weight.dtype))
 
 
 def _settled(
@@ -74,9 +76,8 @@ def _settled(
     sizes: Float[Tensor, " groups"],
 ) -> tuple[Settled, _Known]:
     with torch.autocast(x.device.type, enabled=False):  # statistics need their digits
-        seen, square = _pooled(x, ids, sizes).to(weight.dtype).unbind(1)
-        shift = (seen - mean) * scale
-        variance = torch.addcmul(square, seen, seen, value=-1) * scale.square()
+        seen, variance = _pooled(x, Grouping(ids, sizes))
+        shift, variance = (seen - mean) * scale, variance * scale.square()
         to_mean, to_spread = moves.unbind(1)
         narrowed = variance.clamp(LEAST, MOST).pow(-0.5 * to_spread)
         moved = weight * narrowed
@@ -85,7 +86,7 @@ def _settled(
         slope = moved * scale
         folded = torch.stack((slope, torch.addcmul(offset, mean, slope, value=-1)), 1)
         slope, start = _over(folded.index_select(0, ids), x)
-        known = _Known(weight, moves, seen, shift, variance, narrowed, moved, slope)
+        known = _Known(moves, seen, shift, variance, narrowed, moved, slope)
         return Settled(torch.addcmul(start, x, slope), moved, offset), known
 
 
@@ -99,6 +100,7 @@ class _Settle(torch.autograd.Function):
         return settled
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, mean, scale, ids, sizes, *rest = ctx.saved_tensors
         known = _Known(*rest)
@@ -106,7 +108,7 @@ class _Settle(torch.autograd.Function):
         if of_output is None:  # only γ' and β' were used
             of_output = torch.zeros_like(x)
         space = tuple(range(2, x.dim()))
-        wide = known.weight.dtype
+        wide = known.moved.dtype
         summed = ((of_output * x).sum(space, dtype=wide), of_output.sum(space, dtype=wide))
         of_slope, of_start = _added(torch.stack(summed, 1), ids, len(sizes)).unbind(1)
         # Back through the folding and the move, group by group.
@@ -133,14 +135,18 @@ class _Settle(torch.autograd.Function):
         return of_x, of_moved * known.narrowed, of_offset, of_moves, None, None, None, None
 
 
-def _pooled(x: Map, ids: Groups, sizes: Tensor) -> Float[Tensor, "groups 2 channels"]:
-    """Mean and mean square of each group in each channel, in single precision at least."""
-    space = tuple(range(2, x.dim()))  # not made one axis: where channels lie last that would copy x
-    wide = torch.promote_types(x.dtype, torch.float32)
-    # Sums in single precision without a copy of the feature map in it, which would cost more than the rest.
-    square = torch.linalg.vector_norm(x, dim=space, dtype=wide).square() / x[0, 0].numel()
-    seen = torch.stack((x.mean(space, dtype=wide), square), 1)
-    return _added(seen, ids, len(sizes)) / sizes[:, None, None]
+def _pooled(x: Map, grouping: Grouping) -> tuple[PerGroup, PerGroup]:
+    """Mean and variance of each group in each channel, in single precision at least."""
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        seen = pool(moments(x), grouping)
+        return seen.mean, seen.variance
+    # The same in fewer steps; a half-precision map has no digits that these could lose.
+    space = tuple(range(2, x.dim()))
+    square = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32).square()
+    both = torch.stack((x.mean(space, dtype=torch.float32), square / x[0, 0].numel()), 1)
+    sizes = grouping.sizes[:, None, None]
+    mean, square = (_added(both, grouping.ids, len(sizes)) / sizes).unbind(1)
+    return mean, torch.addcmul(square, mean, mean, value=-1)
 
 
 def _added(values: Float[Tensor, "images 2 channels"], ids: Groups, groups: int) -> Tensor:

@@ -85,7 +85,8 @@ def is_finished(stage: Stage) -> bool:
         return False
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        return bool(state["step"] >= stage.steps and state["settings"] == stage.settings)
+        same = _difference(state["settings"], stage.settings) is None
+        return bool(same and state["step"] >= stage.steps)
     except Exception:  # `fit` tells what is wrong with it
         return False
 
@@ -126,6 +127,8 @@ def _resume(method: Method, stage: Stage) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         other = _difference(state.pop("settings"), stage.settings)
         moving = state.pop("method")
+        if other is None and moving is None and state["step"] < stage.steps:
+            other = f"{state['step']} steps, not {stage.steps}"
         if other is None and moving is not None:
             method.load(moving)
     except Exception as error:  # a damaged file fails in many ways, and all mean the same

@@ -13,7 +13,7 @@ from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.seeds import derive
 
-CHUNK = 128  # images at once: bounds memory, changes no answer
+CHUNK = 128  # images at once: bounds memory
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def accuracy(
     order = order[:limit]
     for number, part in enumerate(torch.split(order, together)):
         pixels = domain.read(part).to(device)
-        groups = torch.arange(len(part), device=device) // group
+        groups = number * together // group + torch.arange(len(part), device=device) // group
         if looks is not None:
             pixels = _every_other(pixels, groups, looks, derive("validation looks", group, number))
         answers = answer(preprocessing(pixels), groups).argmax(1)

@@ -9,9 +9,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import leaky_relu as leaky
 
-from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, Owners
+from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, Owners, onward
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot, towards
@@ -78,8 +77,8 @@ def apply(
     of log s is the affine change γ' = γ s^-b, β' = β - γ' a m.
     """
     to_mean, to_spread, scale, offset = moves.unbind(-1)
-    # Away from the batch is never right, and a φ that once took that way all the way has no gradient to come back.
-    to_mean, to_spread = (bounds.reach * leaky(part, bounds.away) for part in (to_mean, to_spread))
+    # Away from the batch is never right, and a φ that went that way to the bound has no gradient to come back.
+    to_mean, to_spread = (bounds.reach * onward(part, bounds.away) for part in (to_mean, to_spread))
     weight, bias = _side_by_side(slots, source)
     unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
     mean, spread = _left_to_move(slots, seen, bounds)

@@ -6,7 +6,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.generators._norms import Bounds
-from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, relative, rms
+from generalizeformer.core.generators._units import (
+    CLIP,
+    GRADIENT_FLOOR,
+    Input,
+    onward,
+    relative,
+    rms,
+)
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot, towards
@@ -77,9 +84,7 @@ def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds:
         change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
     target = slot.parameters(rows + change)
     return target | (
-        {towards(slot.layer): bounds.pull * F.leaky_relu(moves[..., 2], bounds.away)}
-        if gathers
-        else {}
+        {towards(slot.layer): bounds.pull * onward(moves[..., 2], bounds.away)} if gathers else {}
     )
 
 

@@ -61,6 +61,11 @@ class Owners:
         return values.index_select(1, self.ids)
 
 
+def onward(moves: Tensor, away: float) -> Tensor:
+    """The moves, those in the other direction cut short. At no move, where φ begins, either way counts in full."""
+    return torch.where(moves < 0, away * moves, moves)
+
+
 def perturb(values: Tensor, noise: float) -> Tensor:
     """Descriptors with noise, so that φ cannot recognise a (model, domain) pair and recite its correction."""
     return values + noise * torch.randn_like(values) if noise else values

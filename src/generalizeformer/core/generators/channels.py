@@ -52,6 +52,11 @@ class Config:
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
+        if min(self.reach, self.pull, self.change, self.away) < 0 or self.away > 1:
+            raise UserError(
+                f"channels: reach is {self.reach}, pull {self.pull}, change {self.change}, away {self.away}; none may "
+                "be negative, and away at most 1"
+            )
         if self.width % self.heads:
             raise UserError(
                 f"channels: width {self.width} is not a multiple of {self.heads} heads; change one"
