@@ -170,6 +170,7 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
     ("words", "message"),
     [
         (("--targets", "z"), "synthetic: there is no domain 'z'; it has: a, b, c"),
+        (("--suite",), "suite: none was named; choose from: main, dynamic, single-source"),
         (("--seeds",), "seeds: none was given; give at least one, such as 0"),
         (("--batch-sizes",), "batch sizes: none was given; give at least one, such as 20"),
         (("--trainings", "erm"), "trainings: there is no 'erm'; choose from: generalizeformer, "),

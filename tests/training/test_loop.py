@@ -94,6 +94,12 @@ def test_a_finished_stage_does_nothing_again(tmp_path: Path) -> None:
     assert torch.equal(first.place, again.place)
 
 
+def test_a_finished_stage_is_not_made_longer(tmp_path: Path) -> None:
+    fit(Walk(), stage(tmp_path))
+    with pytest.raises(CheckpointError, match="12 steps, not 14"):
+        fit(Walk(), stage(tmp_path, steps=14))
+
+
 @pytest.mark.parametrize("tail", ['{"stage": "walk", "st', '{"stage": 3}', "\x00}", '{"step": 6}'])
 def test_what_a_kill_left_in_the_log_is_dropped(tmp_path: Path, tail: str) -> None:
     stopped(tmp_path, 5)
