@@ -27,3 +27,13 @@ def test_the_table_of_the_readme_is_that_of_the_records() -> None:
     for method, *cells, _ in accuracy_table(RECORDS, "").rows:
         line = next(line for line in readme.splitlines() if line.startswith(f"| {method} "))
         assert [cell.strip(" *") for cell in line.split("|")[2:-1]] == cells
+
+
+def test_ours_is_best_on_the_inner_angles_of_rotated_mnist() -> None:
+    records = read(ROOT / "results" / "rotated_mnist" / "records.json")
+    for setting in ("single, batches of 20", "mixed, batches of 20"):
+        methods = ("source", "alpha_bn", "tent", "t3a", "generalizeformer")
+        seeds = {method: seed_means(records, method, setting) for method in methods}
+        assert {len(values) for values in seeds.values()} == {3}
+        means = {method: mean(values) for method, values in seeds.items()}
+        assert max(means, key=means.__getitem__) == "generalizeformer"

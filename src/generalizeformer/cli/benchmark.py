@@ -107,7 +107,7 @@ def benchmark(
         jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
     """
     from generalizeformer.benchmark.side_by_side import Place
-    from generalizeformer.benchmark.suites import SUITES, cells, check_options
+    from generalizeformer.benchmark.suites import cells, check_options
 
     _check(out, jobs)
     own: dict[str, Any] = {"sources": sources, "looks": looks, "classes_apart": classes_apart}
@@ -120,34 +120,19 @@ def benchmark(
     asked = replace(asked, also=_also(named))
     domains, divided = source_domains(choice, ())
     card = card_for(domains, backbone, image_size, divided)
-    planned: dict[SuiteName, list[Cell]] = {}
-    for name in dict.fromkeys(suite):
-        ours = _recipe(replace(asked, episodes=SUITES[name].episodes), settings)
-        planned[name] = cells(
-            name,
-            domains,
-            SUITES[name].recipes(ours, _paper(steps, paper_settings)),
-            **own,
-            targets=targets,
-            seeds=seeds,
-            trainings=trainings,
-            methods=named,
-            batch_sizes=batch_sizes,
-            limit=limit,
-            selection_limit=selection_limit,
-            backbone=card.architecture,
-            pretrained=pretrained,
-            preprocessing=card.preprocessing,
-            protocol=divided,
-            dataset_settings=others,
-            precision=precision,
-        )
-    where, every = (
-        fabric(device, 1, precision),
-        [cell for mine in planned.values() for cell in mine],
-    )
-    place = Place(partial(_domains, choice), where.device.type, precision, out, _commit())
+    shared: dict[str, Any] = {
+        **{"targets": targets, "seeds": seeds, "trainings": trainings, "methods": named},
+        **{"batch_sizes": batch_sizes, "limit": limit, "selection_limit": selection_limit},
+        **{"backbone": card.architecture, "pretrained": pretrained, "precision": precision},
+        **{"preprocessing": card.preprocessing, "protocol": divided, "dataset_settings": others},
+    }
+    known = partial(_known, asked=asked, settings=settings, paper=_paper(steps, paper_settings))
+    chosen = dict.fromkeys(suite)
+    planned = {name: cells(name, domains, known(name), **own, **shared) for name in chosen}
+    every = [cell for mine in planned.values() for cell in mine]
+    where = fabric(device, 1, precision)
     if jobs > 1:
+        place = Place(partial(_domains, choice), where.device.type, precision, out, _commit())
         _side_by_side(every, place, jobs)
     else:
         _finish(every, domains, out, where)
@@ -166,6 +151,16 @@ def _check(out: Path, jobs: int) -> None:
     check_folder(out)
     if jobs < 1:
         raise UserError(f"jobs: got {jobs}; it must be at least 1")
+
+
+def _known(
+    suite: SuiteName, asked: Flags, settings: Sequence[Path], paper: "Recipe"
+) -> "dict[str, Recipe]":
+    """The recipes of a suite's trainings, by name."""
+    from generalizeformer.benchmark.suites import SUITES
+
+    ours = _recipe(replace(asked, episodes=SUITES[suite].episodes), settings)
+    return SUITES[suite].recipes(ours, paper)
 
 
 def _recipe(asked: Flags, settings: Sequence[Path]) -> "Recipe":
