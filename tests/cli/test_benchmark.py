@@ -203,10 +203,13 @@ def test_results_cannot_go_into_a_file(refused: Refused, tmp_path: Path) -> None
 def test_the_commit_is_that_of_the_checkout_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("GENERALIZEFORMER_COMMIT", raising=False)
     commit = verb._commit()
     assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
     monkeypatch.setattr(verb, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
     assert verb._commit() is None
+    monkeypatch.setenv("GENERALIZEFORMER_COMMIT", "abc")
+    assert verb._commit() == "abc"
 
 
 def test_cells_side_by_side_give_what_they_give_one_after_another(

@@ -6,6 +6,7 @@ training times a factor; source training is DomainBed's, whose default is 5e-5.
 """
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from generalizeformer.adapters._blocks import where, within
-from generalizeformer.adapters._learner import Learner, released
+from generalizeformer.adapters._learner import CopyLearner, released
 from generalizeformer.adapters._objectives import Scalar
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import grouping
@@ -56,15 +57,15 @@ def check_threshold(method: str, threshold: float) -> None:
         )
 
 
-class Descent(Learner):
+class Descent(CopyLearner):
     """A private copy of the backbone; answers come before the last update of a batch, as in the harness."""
 
     def __init__(self, source: GeneralizeFormer, config: Settings) -> None:
         self.config = config
         super().__init__(source)
 
-    def loss(self, logits: Logits) -> Scalar:
-        raise NotImplementedError
+    @abstractmethod
+    def loss(self, logits: Logits) -> Scalar: ...
 
     def optimise(self, moving: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(moving, lr=self.config.learning_rate)

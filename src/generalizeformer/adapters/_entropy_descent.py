@@ -1,5 +1,6 @@
 """Methods that follow the entropy of the sure images downhill, over the scale and shift of normalisation layers."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import log
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from generalizeformer.adapters._batch_norm import use_batch_statistics
-from generalizeformer.adapters._learner import Learner, released
+from generalizeformer.adapters._learner import CopyLearner, released
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.normalisers import is_norm
 from generalizeformer.core.shapes import Images, Logits
@@ -47,7 +48,7 @@ class Settings:
         raise UserError(f"{method}: {name} is {getattr(self, name)}; {remedy}")
 
 
-class EntropyDescent(Learner):
+class EntropyDescent(CopyLearner):
     """A private copy of the backbone under the batch's statistics, moved by SGD; `update` is what methods differ in."""
 
     config: Settings
@@ -75,9 +76,9 @@ class EntropyDescent(Learner):
             logits = self.update(images)
         return logits
 
+    @abstractmethod
     def update(self, images: Images) -> Logits:
         """One update from the batch, and the answer from before it."""
-        raise NotImplementedError
 
     def descend(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()

@@ -1,6 +1,7 @@
 """Methods that learn from one group of images, answer it, and forget it: nothing survives an answer."""
 
 import copy
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from generalizeformer.core.inputs import check_images
 from generalizeformer.core.shapes import Groups, Images, Logits
 
 
-class Episodes:
+class Episodes(ABC):
     """Images and groups in, logits out, for such a method: it says what a copy becomes, and what an episode does.
 
     Every episode has a private copy of the source's backbone, in eval mode and without gradients, and drops it at
@@ -23,13 +24,13 @@ class Episodes:
         self.source = source
         self.copied()  # a model that cannot be served is refused now
 
+    @abstractmethod
     def prepare(self, copied: nn.Module) -> None:
         """Puts the copy into the method's BN mode, and gradients on what moves."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self, images: Images) -> Logits:
         """One episode: all updates, and the answer at the moment at which the method answers."""
-        raise NotImplementedError
 
     def episodes(self, together: Grouping) -> list[Tensor]:
         """The images of each episode, as rows; a group's, unless the method takes others."""

@@ -1,6 +1,7 @@
 """Methods that learn at test time: a private copy of the backbone, some of its parameters, and a loss downhill."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import torch
@@ -12,11 +13,10 @@ from generalizeformer.core.shapes import Images, Logits
 from generalizeformer.errors import ImageError, SlotError
 
 
-class Learner:
-    """The protocol around such a method, which says what moves (`release`), how (`optimise`), and what a batch does.
+class Learner(ABC):
+    """The protocol around such a method, which says what a batch does (`learn`), what it answers and how it begins.
 
-    The copy is made anew from the source at every reset, in eval mode and without gradients, so that nothing can
-    be restored wrongly. `learn` is called with gradients on, also inside a caller's no_grad or inference_mode.
+    `learn` is called with gradients on, also inside a caller's no_grad or inference_mode.
     """
 
     name = "learner"  # of the method, for its errors
@@ -26,28 +26,17 @@ class Learner:
         self.source = source
         self.reset()
 
-    def release(self, copied: nn.Module) -> list[nn.Parameter]:
-        """Puts the copy into the method's BN mode; gives back what moves, with gradients required."""
-        raise NotImplementedError
-
-    def optimise(self, moving: list[nn.Parameter]) -> torch.optim.Optimizer:
-        raise NotImplementedError
-
+    @abstractmethod
     def learn(self, images: Images) -> Logits:
         """One batch: all updates, and the answer at the moment at which the method answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, images: Images) -> Logits:
-        """The copy's answer. A batch that its BatchNorm layers cannot take is refused in words."""
-        try:
-            return self.backbone(images)  # type: ignore[no-any-return]
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise ImageError(
-                f"{self.name}: {len(images)} image leaves a BatchNorm layer with one value per channel, and one "
-                "value has no statistics; give at least 2 images per batch"
-            ) from None
+        """The answer as the method is now; nothing is learned."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Begins anew from the source."""
 
     def step(self, images: Images) -> Logits:
         check_images(images, self.source.backbone)
@@ -61,6 +50,33 @@ class Learner:
     def predict(self, images: Images) -> Logits:
         check_images(images, self.source.backbone)
         return self.answer(images)
+
+
+class CopyLearner(Learner):
+    """One that moves parameters of a copy of the backbone, and says which (`release`) and how (`optimise`).
+
+    The copy is made anew from the source at every reset, in eval mode and without gradients, so that nothing can
+    be restored wrongly.
+    """
+
+    @abstractmethod
+    def release(self, copied: nn.Module) -> list[nn.Parameter]:
+        """Puts the copy into the method's BN mode; gives back what moves, with gradients required."""
+
+    @abstractmethod
+    def optimise(self, moving: list[nn.Parameter]) -> torch.optim.Optimizer: ...
+
+    def answer(self, images: Images) -> Logits:
+        """The copy's answer. A batch that its BatchNorm layers cannot take is refused in words."""
+        try:
+            return self.backbone(images)  # type: ignore[no-any-return]
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ImageError(
+                f"{self.name}: {len(images)} image leaves a BatchNorm layer with one value per channel, and one "
+                "value has no statistics; give at least 2 images per batch"
+            ) from None
 
     def reset(self) -> None:
         # As ordinary tensors even inside a caller's inference_mode.

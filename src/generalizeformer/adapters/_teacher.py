@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from generalizeformer.adapters._learner import Learner
+from generalizeformer.adapters._learner import CopyLearner
 from generalizeformer.adapters._strong_views import check_described, strong_view
 from generalizeformer.core.shapes import Images, Logits
 
 
-class Taught(Learner):
+class Taught(CopyLearner):
     """Two private copies: the student, whose parameters follow a loss, and the teacher, which follows the student.
 
     The frame's `backbone` is the teacher, because it is what answers. All draws come from one generator, which

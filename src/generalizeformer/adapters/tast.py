@@ -133,8 +133,7 @@ class TAST(Supports, Learner):
             self.optimizer.step()
         return judgement.log_answers()
 
-    @torch.no_grad()
-    def predict(self, images: Images) -> Logits:
+    def answer(self, images: Images) -> Logits:
         return self._judge(observed(self.source, images).features).log_answers()
 
     def _judge(self, features: Features) -> Judgement:

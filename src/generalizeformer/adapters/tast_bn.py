@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from generalizeformer.adapters._about import About
 from generalizeformer.adapters._batch_norm import batch_norms, use_batch_statistics
-from generalizeformer.adapters._learner import Learner, released
+from generalizeformer.adapters._learner import CopyLearner, released
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.adapters._prototypes import Judgement, judged, nearest
 from generalizeformer.adapters._supports import Supports
@@ -75,7 +75,7 @@ GRID: tuple[dict[str, Any], ...] = tuple(
 """The reference's grid, to be searched on source data; our default first."""
 
 
-class TASTBN(Supports, Learner):
+class TASTBN(Supports, CopyLearner):
     """A private copy of the backbone beside the images that it learns from."""
 
     name = "tast_bn"

@@ -24,7 +24,7 @@ from generalizeformer.errors import UserError
 ADAPTERS = "generalizeformer.adapters"
 TOGETHER = 128  # images of a grouped call: bounds memory, changes no answer
 # In a thread of its own a method finds nothing but its arguments on the stack: no truth, no dataset. Always the same
-# thread: on a GPU every new one was seen to cost seconds, most likely because cuDNN plans convolutions per thread.
+# thread, so that what CUDA libraries set up for each thread is set up once.
 ALONE = ThreadPoolExecutor(max_workers=1)
 Report = Callable[[str, Stream], None]
 Refused = Callable[[Refusal], None]

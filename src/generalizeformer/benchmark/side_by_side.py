@@ -70,10 +70,9 @@ def _finish(cell: Cell) -> None:
         try:
             finish(cell, _Here.domains, place.folder, _Here.fabric, None, place.commit)
             return
-        except (
-            torch.OutOfMemoryError
-        ):  # others hold it now, and will let go of it; what is stored stays
+        except torch.OutOfMemoryError:
             if not tries_left:
                 raise
+        # Others hold it now, and will let go of it. What is stored stays.
         torch.cuda.empty_cache()
         time.sleep(PATIENCE)

@@ -1,6 +1,5 @@
 """`evaluate`: methods compared on target streams."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,10 +133,11 @@ def _chosen(
     with aside.status("choosing settings") as status:
         for name in searched:
             status.update(f"choosing settings of {name}, {size} images at once")
-            with contextlib.suppress(
-                UserError
-            ):  # one that cannot take part says so when its turn comes
+            try:
                 found[name] = choose(model, held, name, size, model.card.seed or 0, limit).settings
+            except UserError as error:
+                words = f"{name}: not chosen, runs with its defaults if it runs at all ({error})"
+                aside.print(words, soft_wrap=True)
     return found | own
 
 

@@ -2,7 +2,7 @@
 
 With m and s a group's mean and spread in source units, a part a of the mean and b of log s: γ' = γ s^-b,
 β' = β - γ' a m. Earlier layers have moved already, so what is seen here is what is left of the shift. The way back is
-written by hand: autograd's own is twice as many operations, and their number is what training φ spends its time on.
+written by hand: autograd's own takes many more operations, and their number is what training φ spends its time on.
 """
 
 from math import exp

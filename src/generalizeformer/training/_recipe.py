@@ -204,9 +204,8 @@ class _Run:
             fit(method, self._own_stage(name, self.recipe.erm, mine))
         else:
             stage = self._shared_stage(self.backbones, self.recipe.erm, domains, mine)
-            with atomic.alone(
-                stage.folder
-            ):  # another process that needs it waits, and then finds it
+            # Another process that needs it waits, and then finds it.
+            with atomic.alone(stage.folder):
                 fit(method, stage)
         return backbone
 

@@ -1,0 +1,49 @@
+"""What a process does with a cell for which there is no memory just now."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from generalizeformer.benchmark import side_by_side
+
+from .lab import domains
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Every try at a cell; each takes the next entry of `outcomes`."""
+    tries: list[Any] = []
+    place = side_by_side.Place(domains, "cpu", "32-true", tmp_path)
+    monkeypatch.setattr(side_by_side, "PATIENCE", 0)
+    monkeypatch.setattr(side_by_side, "TRIES", 3)
+    for name, value in {"place": place, "domains": domains(), "fabric": None}.items():
+        monkeypatch.setattr(side_by_side._Here, name, value, raising=False)
+    return tries
+
+
+def failing(tries: list[Any], times: int) -> Any:
+    def finish(cell: Any, *_: Any) -> None:
+        tries.append(cell)
+        if len(tries) <= times:
+            raise torch.OutOfMemoryError("none left")
+
+    return finish
+
+
+def test_a_cell_without_memory_waits_and_tries_again(
+    tried: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "finish", failing(tried, 2))
+    side_by_side._finish("cell")  # type: ignore[arg-type]
+    assert tried == ["cell"] * 3
+
+
+def test_a_cell_that_never_finds_memory_says_so(
+    tried: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "finish", failing(tried, 9))
+    with pytest.raises(torch.OutOfMemoryError, match="none left"):
+        side_by_side._finish("cell")  # type: ignore[arg-type]
+    assert len(tried) == 3
