@@ -102,10 +102,12 @@ def test_passes_are_counted_per_image(method: str, stream: Stream) -> None:
     assert (record.forwards, record.backwards) == (forwards, backwards)
 
 
-def test_a_generated_model_costs_one_pass_to_look_one_back_and_one_for_every_strength() -> None:
+def test_a_generated_model_costs_one_pass_to_look_one_back_and_two_for_every_strength() -> None:
     model = source()
     record = run(model, dataset(), "generalizeformer", MIXED, 0)
-    answers = sum(strength != 0 for strength in model.config.strengths)
+    answers = 2 * sum(
+        strength != 0 for strength in model.config.strengths
+    )  # of groups and of images
     assert (record.forwards, record.backwards) == (1 + answers, 1)
 
 

@@ -121,7 +121,7 @@ def architecture(name: str) -> nn.Module:
 def model_of(backbone: nn.Module, generator: Any = CHANNELS, **config: Any) -> GeneralizeFormer:
     """An untrained model in eval mode. One answer, as generated, unless asked for more."""
     torch.manual_seed(3)
-    config = {"generator": generator, "strengths": (1.0,)} | config
+    config = {"generator": generator, "strengths": (1.0,), "singly": False} | config
     return GeneralizeFormer(backbone, Config(**config)).eval()
 
 

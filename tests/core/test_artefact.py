@@ -214,7 +214,7 @@ def test_a_config_cut_short_anywhere_is_refused(
         (b"[1, 2]", "another library"),
         (b"null", "another library"),
         (b'{"model_type": "bert", "hidden_size": 768}', "another library"),
-        (b'{"library": "generalizeformer", "format": 5}', "format 5, but this version reads 4"),
+        (b'{"library": "generalizeformer", "format": 6}', "format 6, but this version reads 5"),
         (b'{"library": "generalizeformer"}', "format None"),
         (b'{"library": "generalizeformer", "format": 1}', "damaged"),
         (b'{"library": "generalizeformer", "format": 1, "model": [], "card": {}}', "damaged"),
@@ -380,6 +380,7 @@ def test_saving_does_not_disturb_the_model(tmp_path: Path) -> None:
         (1, ("settle", "detail", "gather", "pull", "away")),
         (2, ("gather", "pull", "away")),
         (3, ("pull", "away")),
+        (4, ()),
     ],
 )
 def test_a_folder_of_an_older_format_answers_as_it_did(
@@ -387,7 +388,7 @@ def test_a_folder_of_an_older_format_answers_as_it_did(
 ) -> None:
     old = channels.Config(layers=1, width=16, heads=2, settle=False, detail=True, gather=False)
     old = dataclasses.replace(old, reach=0.9, pull=0.9, away=1.0)
-    model = by_name(old, strengths=(1.0,))
+    model = by_name(old, strengths=(1.0,), singly=False)
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     content = json.loads(config.read_text())
@@ -395,7 +396,8 @@ def test_a_folder_of_an_older_format_answers_as_it_did(
         del content["model"]["generator"][name]
     if form == 1:
         del content["model"]["strengths"]
+    del content["model"]["singly"]
     config.write_text(json.dumps(content | {"format": form}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
-    config.write_text(json.dumps(content | {"format": 4}))
+    config.write_text(json.dumps(content | {"format": 5}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config != model.config

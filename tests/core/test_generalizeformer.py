@@ -402,3 +402,39 @@ def test_an_untrained_generator_is_the_source_model_at_any_strengths(generator: 
 def test_strengths_without_a_generated_model_are_refused(strengths: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"strengths are .*; give numbers from 0"):
         Config(strengths=strengths)
+
+
+def test_images_are_also_answered_by_models_of_their_own() -> None:
+    backbone, x = digits(), images(6)
+    model = perturbed(backbone, strengths=(0.0, 1.0))
+    together, each = model(x, GROUPS).softmax(-1), model(x, torch.arange(6)).softmax(-1)
+    model.config = replace(model.config, singly=True)
+    expected = (2 * together + 2 * each - backbone(x).softmax(-1)) / 3  # the source's is in both
+    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+    assert (together - each).abs().max() > 1e-6
+
+
+@BOTH
+def test_an_image_alone_is_answered_as_a_group_of_one_beside_larger_ones(generator: str) -> None:
+    model, x = perturbed(digits(), GENERATORS[generator], singly=True), images(6)
+    groups = torch.tensor([4, 4, 2, 4, 4, 4])
+    torch.testing.assert_close(model(x, groups)[2], model(x[2:3])[0], rtol=0, atol=1e-10)
+
+
+@BOTH
+def test_groups_pooled_from_images_are_seen_as_groups(generator: str) -> None:
+    model, x = perturbed(digits(), GENERATORS[generator]), images(6)
+    seen = model.observe(x, GROUPS)
+    pooled = model.observe(x, torch.arange(6)).pooled(seen.grouping)
+    for name, expected in seen.statistics.items():
+        torch.testing.assert_close(pooled.statistics[name].mean, expected.mean)
+        torch.testing.assert_close(pooled.statistics[name].variance, expected.variance)
+    for name, gradient in seen.gradients.items():
+        torch.testing.assert_close(pooled.gradients[name], gradient)
+
+
+@BOTH
+def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -> None:
+    backbone = digits()
+    model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
+    assert torch.equal(model(images(6), GROUPS), model_of(backbone)(images(6), GROUPS))

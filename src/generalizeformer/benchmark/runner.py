@@ -22,7 +22,7 @@ from generalizeformer.data.streams import Stream
 from generalizeformer.errors import UserError
 
 ADAPTERS = "generalizeformer.adapters"
-TOGETHER = 128  # images of a grouped call: bounds memory, changes no answer
+TOGETHER = 64  # images of a grouped call: bounds memory, changes no answer
 # In a thread of its own a method finds nothing but its arguments on the stack: no truth, no dataset. Always the same
 # thread, so that what CUDA libraries set up for each thread is set up once.
 ALONE = ThreadPoolExecutor(max_workers=1)

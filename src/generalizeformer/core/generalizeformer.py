@@ -36,6 +36,8 @@ class Config:
     guard: Guard | None = None
     # Every answer is the mean over models this far from the source: 0 is the source, 1 as generated.
     strengths: tuple[float, ...] = (0.0, 1.0)
+    # The mean also has the answers of the model that is generated for each image alone.
+    singly: bool = True
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:
@@ -50,7 +52,7 @@ class Config:
             )
 
 
-PAPER = Config(generator=rows.Config(), strengths=(1.0,))
+PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False)
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
 
 
@@ -102,9 +104,16 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
         """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
-        seen = self.observe(images, groups)
-        target = self._generate(seen)
-        return mixture([self._answer(seen, target, strength) for strength in self.config.strengths])
+        if not self.config.singly:
+            return mixture(self._answers(self.observe(images, groups), self.config.strengths))
+        each = self.observe(images, torch.arange(len(images)))
+        together = grouping(groups, len(images), images)
+        answers = self._answers(each.pooled(together), self.config.strengths)
+        if len(together.sizes) == len(images):  # the same models once more
+            own = [a for a, s in zip(answers, self.config.strengths, strict=True) if s]
+        else:
+            own = self._answers(each, tuple(s for s in self.config.strengths if s))
+        return mixture(answers + own)
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
         """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids.
@@ -135,6 +144,11 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
                 f"images of shape {tuple(images.shape)} do not fit: {error}"
             ) from error
         return replace(seen, statistics=self.reference.relate(seen.statistics))
+
+    def _answers(self, seen: Observation, strengths: tuple[float, ...]) -> list[Logits]:
+        """Of the models generated from what was seen, one at each strength."""
+        target = self._generate(seen)
+        return [self._answer(seen, target, strength) for strength in strengths]
 
     def _answer(self, seen: Observation, target: Params, strength: float) -> Logits:
         """Logits under parameters part of the way, or beyond, from the source's to the generated ones."""

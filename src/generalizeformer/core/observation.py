@@ -1,6 +1,6 @@
 """What the source model sees in each group: features, statistics, and the pull of the loss on every slot (z_t, g_t)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.losses import Loss
 from generalizeformer.core.shapes import Features, Images, Logits, Params
-from generalizeformer.core.statistics import Statistics
+from generalizeformer.core.statistics import Moments, Statistics, pool_all
 from generalizeformer.core.views import views
 from generalizeformer.errors import SlotError
 
@@ -25,6 +25,19 @@ class Observation:
     statistics: dict[str, Statistics]
     gradients: Params  # leading group axis
     images: Images  # for a guard or a second look; never an input of φ
+
+    def pooled(self, grouping: Grouping) -> "Observation":
+        """What was seen of images one by one, as one would have seen it of groups of them.
+
+        Losses are means over images, so their gradients are too.
+        """
+        moments = {n: Moments(seen.mean, seen.variance) for n, seen in self.statistics.items()}
+        return replace(
+            self,
+            grouping=grouping,
+            statistics=pool_all(moments, grouping),
+            gradients={name: grouping.mean(g) for name, g in self.gradients.items()},
+        )
 
 
 def observe(
