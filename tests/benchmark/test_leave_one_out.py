@@ -19,7 +19,7 @@ from generalizeformer.training._start import fingerprint
 from .lab import MAIN, cells, domains, fabric
 
 BOTH = ("generalizeformer", "generalizeformer_paper")
-OURS = ["source", "alpha_bn", "t3a", "generalizeformer", "tent", "alpha_bn_oracle"]
+OURS = ["source", "mirror", "alpha_bn", "t3a", "generalizeformer", "tent", "alpha_bn_oracle"]
 
 
 class Seen:
@@ -212,7 +212,7 @@ def test_a_failed_method_leaves_the_records_before_it(
         finish(cell, domains(), tmp_path, fabric())
     assert [record.method for record in store.read(tmp_path, cell).records] == [
         "source",
-        "alpha_bn",
+        "mirror",
     ]
     again = finish(cell, domains(), tmp_path, fabric())
     assert without_time(again) == without_time(records[cell.name])

@@ -13,7 +13,7 @@ from generalizeformer.benchmark.records import Record
 from .lab import domains, fabric
 from .test_suites import planned
 
-SHARED = ["source", "alpha_bn", "t3a", "generalizeformer", "tent"]
+SHARED = ["source", "mirror", "alpha_bn", "t3a", "generalizeformer", "tent"]
 VARIANTS = ("generalizeformer", "generalizeformer_norms_only", "generalizeformer_without_shift")
 
 

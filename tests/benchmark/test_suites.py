@@ -119,8 +119,9 @@ def test_held_out_episodes_keep_domains_whose_classes_are_apart_apart() -> None:
 def test_variants_change_the_generator_and_never_the_backbone() -> None:
     known = varied(MAIN)
     assert known.pop("generalizeformer") == MAIN
-    # The main loss is the entropy, so that is no variant.
-    assert known.keys() == VARIANTS.keys() - {"generalizeformer_entropy"}
+    # The main loss is the entropy, and this recipe does not mirror, so these are no variants.
+    same = {"generalizeformer_entropy", "generalizeformer_not_mirrored"}
+    assert known.keys() == VARIANTS.keys() - same
     for recipe in known.values():
         assert recipe != MAIN
         assert (recipe.erm, recipe.validation, recipe.division) == (
@@ -141,6 +142,9 @@ def test_each_variant_is_what_its_name_says() -> None:
     assert known["generalizeformer_pseudo_label"].model.loss == "pseudo-label"
     assert known["generalizeformer_memo"].model.loss == "memo"
     assert known["generalizeformer_one_strength"].model.strengths == (1.0,)
+    assert not known["generalizeformer_not_singly"].model.singly
+    mirroring = replace(MAIN, model=replace(MAIN.model, mirrored=True))
+    assert not varied(mirroring)["generalizeformer_not_mirrored"].model.mirrored
     plain = known["generalizeformer_without_shift"]
     assert (plain.episodes, plain.meta.look_share) == ("looks", 0)
     assert plain.meta.looks is not None

@@ -24,7 +24,15 @@ SETTINGS = {
         "model": {"generator": {"layers": 1, "width": 16, "heads": 2, "feedforward": 16}},
     },
 }
-METHODS = ["source", "alpha_bn", "t3a", "generalizeformer", "tent", "generalizeformer_paper"]
+METHODS = [
+    "source",
+    "mirror",
+    "alpha_bn",
+    "t3a",
+    "generalizeformer",
+    "tent",
+    "generalizeformer_paper",
+]
 DATA = ("--data", "synthetic", "--data-settings", "domains=3", "per_class=5", "--device", "cpu")
 
 

@@ -396,7 +396,7 @@ def test_a_folder_of_an_older_format_answers_as_it_did(
         del content["model"]["generator"][name]
     if form == 1:
         del content["model"]["strengths"]
-    del content["model"]["singly"]
+    del content["model"]["singly"], content["model"]["mirrored"]
     config.write_text(json.dumps(content | {"format": form}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
     config.write_text(json.dumps(content | {"format": 5}))

@@ -438,3 +438,24 @@ def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -
     backbone = digits()
     model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
     assert torch.equal(model(images(6), GROUPS), model_of(backbone)(images(6), GROUPS))
+
+
+@BOTH
+def test_mirrored_images_are_answered_by_the_groups_model(generator: str) -> None:
+    backbone, x = digits(), images(6)
+    model = perturbed(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
+    parts = [backbone(x), _run(model, x, GROUPS, x.flip(-1)), _run(model, x, torch.arange(6), x)]
+    model.config = replace(model.config, mirrored=True)
+    expected = torch.stack([part.softmax(-1) for part in parts]).mean(0)
+    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+    one = model(x[:1]).softmax(-1)
+    torch.testing.assert_close(model(x, torch.arange(6)).softmax(-1)[:1], one, rtol=0, atol=1e-10)
+
+
+def _run(
+    model: GeneralizeFormer, x: torch.Tensor, groups: torch.Tensor, shown: torch.Tensor
+) -> torch.Tensor:
+    """Logits of what is shown under the models generated for the groups of x."""
+    seen = model.observe(x, groups)
+    parameters = model.generator(model.slots.parameters_of(model.backbone), seen)
+    return model.network.run(shown, seen.grouping, parameters).logits

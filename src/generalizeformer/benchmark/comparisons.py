@@ -15,7 +15,7 @@ class Comparison:
     forgetting: bool = True  # whether sources are answered after every stream
 
 
-SHARED = ("source", "alpha_bn", "t3a", "generalizeformer", "tent")
+SHARED = ("source", "mirror", "alpha_bn", "t3a", "generalizeformer", "tent")
 """What takes longest comes last."""
 
 MAIN = {

@@ -55,6 +55,7 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_without_shift": _without_shift,
     "generalizeformer_one_strength": _model(strengths=(1.0,)),
     "generalizeformer_not_singly": _model(singly=False),
+    "generalizeformer_not_mirrored": _model(mirrored=False),
 }
 """By the name of the training and of its records."""
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from generalizeformer.imaging.augmentation import Config as Augmentation
     from generalizeformer.training._recipe import Recipe
 
 Augment = Literal["none", "domainbed", "authors", "digits"]
@@ -45,7 +46,7 @@ class Flags:
         seen = {} if augmentation is None else {"augmentation": to_dict(augmentation)}
         return replace(
             base,
-            model=replace(base.model, **given(generator=self._generator(), loss=self.loss)),
+            model=replace(base.model, **self._model(augmentation)),
             erm=replace(base.erm, **given(steps=self.source_steps, augmentation=augmentation)),
             meta=replace(base.meta, **meta),
             held_out=self.held_out or None,
@@ -54,7 +55,13 @@ class Flags:
             **given(episodes=self.episodes, division=self.division),
         )
 
-    def _augmentation(self) -> Any:
+    def _model(self, augmentation: "Augmentation | None") -> dict[str, Any]:
+        # Whoever learns from mirrored images can be asked about them.
+        flips = augmentation is not None and augmentation.flip_chance > 0
+        mirrored = True if flips and not self.paper else None
+        return given(generator=self._generator(), loss=self.loss, mirrored=mirrored)
+
+    def _augmentation(self) -> "Augmentation | None":
         from generalizeformer.imaging.augmentation import recipe
 
         return None if self.augment in (None, "none") else recipe(self.augment)

@@ -177,6 +177,7 @@ def _complete(content: dict[str, Any]) -> None:
         return
     model.setdefault("strengths", [1.0])
     model.setdefault("singly", False)
+    model.setdefault("mirrored", False)
     generator = model.get("generator")
     if isinstance(generator, dict) and generator.get("kind") == "channels":
         for name, value in (("settle", False), ("detail", True), ("gather", False)):

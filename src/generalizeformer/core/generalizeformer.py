@@ -38,6 +38,8 @@ class Config:
     strengths: tuple[float, ...] = (0.0, 1.0)
     # The mean also has the answers of the model that is generated for each image alone.
     singly: bool = True
+    # The batch's model answers mirrored images, and so the mean has both. For models that learned from mirrored ones.
+    mirrored: bool = False
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:
@@ -104,15 +106,18 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
         """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
+        strengths, mirrored = self.config.strengths, self.config.mirrored
         if not self.config.singly:
-            return mixture(self._answers(self.observe(images, groups), self.config.strengths))
+            return mixture(self._answers(self.observe(images, groups), strengths, mirrored))
         each = self.observe(images, torch.arange(len(images)))
         together = grouping(groups, len(images), images)
-        answers = self._answers(each.pooled(together), self.config.strengths)
-        if len(together.sizes) == len(images):  # the same models once more
-            own = [a for a, s in zip(answers, self.config.strengths, strict=True) if s]
+        answers = self._answers(each.pooled(together), strengths, mirrored)
+        if (
+            len(together.sizes) == len(images) and not mirrored
+        ):  # the same models and images once more
+            own = [a for a, s in zip(answers, strengths, strict=True) if s]
         else:
-            own = self._answers(each, tuple(s for s in self.config.strengths if s))
+            own = self._answers(each, tuple(s for s in strengths if s))
         return mixture(answers + own)
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
@@ -145,19 +150,22 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             ) from error
         return replace(seen, statistics=self.reference.relate(seen.statistics))
 
-    def _answers(self, seen: Observation, strengths: tuple[float, ...]) -> list[Logits]:
-        """Of the models generated from what was seen, one at each strength."""
+    def _answers(
+        self, seen: Observation, strengths: tuple[float, ...], mirrored: bool = False
+    ) -> list[Logits]:
+        """One at each strength between the source's parameters (0) and those generated from what was seen (1)."""
         target = self._generate(seen)
-        return [self._answer(seen, target, strength) for strength in strengths]
+        images = seen.images.flip(-1) if mirrored else seen.images
+        return [self._answer(seen, images, target, strength) for strength in strengths]
 
-    def _answer(self, seen: Observation, target: Params, strength: float) -> Logits:
+    def _answer(self, seen: Observation, images: Images, target: Params, strength: float) -> Logits:
         """Logits under parameters part of the way, or beyond, from the source's to the generated ones."""
         if strength == 0:
             return seen.logits
         if strength != 1:
             share = torch.full_like(seen.grouping.sizes, strength)
             target = between(self.slots.parameters_of(self.backbone), target, share)
-        return self.network.run(seen.images, seen.grouping, target).logits
+        return self.network.run(images, seen.grouping, target).logits
 
     def _generate(self, seen: Observation) -> Params:
         """θ_t from θ_s, z_t and g_t (Eq. 3, 6). Differentiable in φ, and only in φ."""
