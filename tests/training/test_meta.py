@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.slots import towards
 from generalizeformer.errors import UserError
 from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.augmentation import recipe as augmentation_recipe
@@ -279,3 +280,30 @@ def test_a_temperature_is_no_part_of_the_answers_and_survives_a_stop() -> None:
         torch.manual_seed(7)  # of the descriptors' noise, as the loop does
         one.update(1, seeded(1))
     assert same(method.state()["generator"], again.state()["generator"])
+
+
+def test_phi_begins_with_the_moves_it_is_told_to() -> None:
+    method = meta_of(pairs(1.0), first_move=0.2, first_pull=0.3)
+    model = method.pairs[0].model.eval()
+    pixels = PREPROCESSING(method.pairs[0].train.read(torch.arange(4)))
+    told = model.generator(model.slots.parameters_of(model.backbone), model.observe(pixels))
+    for slot in model.slots:
+        expected = {"norm": 0.2, "classifier": 0.3}[slot.kind]
+        moves = told[towards(slot.layer)]
+        torch.testing.assert_close(moves, torch.full_like(moves, expected))
+    for name, value in model.slots.parameters_of(model.backbone).items():
+        torch.testing.assert_close(told[name], value.expand_as(told[name]))
+    assert all(torch.equal(v, method.generator.state_dict()[n]) for n, v in method.smooth.items())
+
+
+@pytest.mark.parametrize("moves", [{"first_move": 0.5}, {"first_pull": -0.1}])
+def test_a_beginning_beyond_the_bounds_is_refused(moves: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=r"training cannot begin with .* below their bounds"):
+        meta_of(pairs(1.0), **moves)
+
+
+def test_a_phi_of_rows_cannot_begin_with_a_move() -> None:
+    given = pairs(1.0)
+    given[0].model.generator = torch.nn.Linear(2, 2)
+    with pytest.raises(UserError, match="only φ of channels can begin with a move; give 0"):
+        meta_of(given, first_move=0.2)

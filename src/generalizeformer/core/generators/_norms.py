@@ -18,6 +18,7 @@ from generalizeformer.core.statistics import Statistics, bounded
 
 DESCRIPTORS = 8
 MOVES = 4  # towards the batch's mean, towards its spread, free change of γ, free change of β
+TOWARDS = slice(0, 2)  # of the moves: those towards the batch
 
 PerGroup = Float[Tensor, "groups channels"]
 PerChannel = Float[Tensor, " channels"]

@@ -20,6 +20,7 @@ from generalizeformer.core.slots import Slot, towards
 
 DESCRIPTORS = 9
 MOVES = 4  # along the row itself, along its gradient, towards its class's features, of the bias
+GATHER = slice(2, 3)  # of the moves: that towards its class's features
 
 
 def describe(

@@ -14,6 +14,7 @@ Where layers settle and gather, φ only says how far: the norm layers' statistic
 of the answering run, in which earlier layers have moved already.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,6 +117,22 @@ class Channels(nn.Module):
                 moves = Owners.of(widths, moves.device).spread(moves)
             target |= FAMILIES[kind].apply(mine, source, seen, moves, self.config)
         return target
+
+    @torch.no_grad()
+    def begin(self, move: float, pull: float) -> None:
+        """Where a training starts: norm layers move this part of the way, and rows gather so much of every feature."""
+        if not (0 <= move < self.config.reach and 0 <= pull < self.config.pull):
+            raise UserError(
+                f"channels: training cannot begin with a move of {move} and a pull of {pull}; they must be at least 0 "
+                f"and below their bounds, reach ({self.config.reach}) and pull ({self.config.pull})"
+            )
+        starts = (
+            ("norm", _norms.TOWARDS, move / self.config.reach),
+            ("classifier", _rows.GATHER, pull / self.config.pull),
+        )
+        for kind, moves, part in starts:
+            if kind in self.decode:
+                self.decode[kind][-1].bias[moves] = math.atanh(part)  # type: ignore[index]
 
     def _encode(self, kind: Kind, source: Params, seen: Observation) -> Tensor:
         """(groups, elements, width): the elements of all slots of a kind, in one pass."""
