@@ -358,3 +358,19 @@ def test_the_demo_needs_seeds_and_plots_before_it_starts(
     assert ended.status == 2
     assert ended.err == "error: plots need matplotlib; pip install 'generalizeformer[report]'\n"
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"augment": "domainbed"}, True),
+        ({"augment": "digits"}, False),
+        ({"augment": "none"}, False),
+        ({}, False),
+        ({"augment": "domainbed", "paper": True}, False),
+    ],
+)
+def test_mirror_images_are_asked_about_where_they_were_learned_from(
+    flags: dict[str, Any], expected: bool
+) -> None:
+    assert asked(**flags).model.mirrored == expected

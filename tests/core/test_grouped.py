@@ -51,6 +51,12 @@ def test_groups_are_answered_as_if_each_came_alone(name: str) -> None:
     assert_as_by_loop(architecture(name), six(name))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_groups_are_answered_as_if_each_came_alone_by_the_mean_over_models(name: str) -> None:
+    config = {"strengths": (0.0, 1.0), "singly": True, "mirrored": True}
+    assert_as_by_loop(architecture(name), six(name), **config)
+
+
 @pytest.mark.parametrize("name", ["digits", "torchvision resnet18", "vit_tiny"])
 def test_the_paper_s_generator_answers_groups_as_if_each_came_alone(name: str) -> None:
     assert_as_by_loop(architecture(name), six(name), generator=ROWS)
@@ -79,8 +85,9 @@ def test_single_precision_gives_the_same_classes_as_a_loop(name: str) -> None:
 def test_an_untrained_model_answers_like_the_plain_one(name: str) -> None:
     backbone, x = architecture(name), six(name)
     with torch.no_grad():
-        answers = model_of(backbone)(x, GROUPS)
-        torch.testing.assert_close(answers, backbone(x), rtol=1e-9, atol=1e-9)
+        for singly in (False, True):
+            answers = model_of(backbone, strengths=(0.0, 1.0), singly=singly)(x, GROUPS)
+            torch.testing.assert_close(answers, backbone(x), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["digits", "regnety_002", "tf_efficientnet_lite0", "vit_tiny"])
@@ -95,11 +102,14 @@ def test_an_untrained_model_of_every_kind_of_layer_answers_like_the_plain_one(na
 @given(
     groups=st.lists(st.integers(-4, 4), min_size=1, max_size=9),
     generator=st.sampled_from(list(GENERATORS)),
+    singly=st.booleans(),
+    mirrored=st.booleans(),
 )
 def test_any_division_into_groups_is_answered_as_if_each_came_alone(
-    groups: list[int], generator: str
+    groups: list[int], generator: str, singly: bool, mirrored: bool
 ) -> None:
-    model = perturbed(architecture("digits"), GENERATORS[generator])
+    ways = {"singly": singly, "mirrored": mirrored}
+    model = perturbed(architecture("digits"), GENERATORS[generator], **ways)
     x, ids = images(len(groups)), torch.tensor(groups)
     torch.testing.assert_close(model(x, ids), by_loop(model, x, ids), rtol=0, atol=1e-8)
 

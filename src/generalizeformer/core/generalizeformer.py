@@ -105,19 +105,21 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.companions: dict[str, dict[str, Tensor]] = {}
 
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
-        """Logits of every image under the parameters generated for its group. `groups`: one id per image."""
+        """Logits of every image: the mean over its models, most of all the one generated for its group.
+
+        `groups`: one id per image.
+        """
         strengths, mirrored = self.config.strengths, self.config.mirrored
         if not self.config.singly:
             return mixture(self._answers(self.observe(images, groups), strengths, mirrored))
         each = self.observe(images, torch.arange(len(images)))
         together = grouping(groups, len(images), images)
         answers = self._answers(each.pooled(together), strengths, mirrored)
-        if (
-            len(together.sizes) == len(images) and not mirrored
-        ):  # the same models and images once more
-            own = [a for a, s in zip(answers, strengths, strict=True) if s]
+        if len(together.sizes) == len(images) and not mirrored:
+            # Groups of one image: the images' own models have answered already.
+            own = [answer for answer, strength in zip(answers, strengths, strict=True) if strength]
         else:
-            own = self._answers(each, tuple(s for s in strengths if s))
+            own = self._answers(each, tuple(strength for strength in strengths if strength))
         return mixture(answers + own)
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
