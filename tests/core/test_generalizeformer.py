@@ -1,7 +1,6 @@
 """The laws of the whole: what reaches φ, what an untrained φ does, and that a lent model stays as it was."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -372,90 +371,3 @@ def test_a_loss_or_number_of_views_that_does_not_exist_is_refused(
 def test_images_with_the_channels_of_an_inner_layer_are_refused() -> None:
     with pytest.raises(ImageError, match="do not fit"):
         model_of(digits())(images(2, channels=6))
-
-
-@BOTH
-def test_answers_are_averaged_over_the_strengths(generator: str) -> None:
-    backbone, x = digits(), images(6)
-    model = perturbed(backbone, GENERATORS[generator])
-    alone = []
-    for strength in (0.5, 1.0):
-        model.config = replace(model.config, strengths=(strength,))
-        alone.append(model(x, GROUPS).softmax(-1))
-    model.config = replace(model.config, strengths=(0.0, 0.5, 1.0))
-    expected = (backbone(x).softmax(-1) + alone[0] + alone[1]) / 3
-    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
-    assert (alone[0] - alone[1]).abs().max() > 1e-4
-
-
-@BOTH
-def test_an_untrained_generator_is_the_source_model_at_any_strengths(generator: str) -> None:
-    backbone = digits()
-    answers = model_of(backbone, GENERATORS[generator], strengths=(0.0, 0.5, 1.5))(
-        images(6), GROUPS
-    )
-    assert torch.equal(answers, model_of(backbone)(images(6), GROUPS))
-    torch.testing.assert_close(answers, backbone(images(6)), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("strengths", [(), (0.0,), (-0.5, 1.0)])
-def test_strengths_without_a_generated_model_are_refused(strengths: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match=r"strengths are .*; give numbers from 0"):
-        Config(strengths=strengths)
-
-
-def test_images_are_also_answered_by_models_of_their_own() -> None:
-    backbone, x = digits(), images(6)
-    model = perturbed(backbone, strengths=(0.0, 1.0))
-    together, each = model(x, GROUPS).softmax(-1), model(x, torch.arange(6)).softmax(-1)
-    model.config = replace(model.config, singly=True)
-    expected = (2 * together + 2 * each - backbone(x).softmax(-1)) / 3  # the source's is in both
-    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
-    assert (together - each).abs().max() > 1e-6
-
-
-@BOTH
-def test_an_image_alone_is_answered_as_a_group_of_one_beside_larger_ones(generator: str) -> None:
-    model, x = perturbed(digits(), GENERATORS[generator], singly=True), images(6)
-    groups = torch.tensor([4, 4, 2, 4, 4, 4])
-    torch.testing.assert_close(model(x, groups)[2], model(x[2:3])[0], rtol=0, atol=1e-10)
-
-
-@BOTH
-def test_groups_pooled_from_images_are_seen_as_groups(generator: str) -> None:
-    model, x = perturbed(digits(), GENERATORS[generator]), images(6)
-    seen = model.observe(x, GROUPS)
-    pooled = model.observe(x, torch.arange(6)).pooled(seen.grouping)
-    for name, expected in seen.statistics.items():
-        torch.testing.assert_close(pooled.statistics[name].mean, expected.mean)
-        torch.testing.assert_close(pooled.statistics[name].variance, expected.variance)
-    for name, gradient in seen.gradients.items():
-        torch.testing.assert_close(pooled.gradients[name], gradient)
-
-
-@BOTH
-def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -> None:
-    backbone = digits()
-    model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
-    assert torch.equal(model(images(6), GROUPS), model_of(backbone)(images(6), GROUPS))
-
-
-@BOTH
-def test_mirrored_images_are_answered_by_the_groups_model(generator: str) -> None:
-    backbone, x = digits(), images(6)
-    model = perturbed(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
-    parts = [backbone(x), _run(model, x, GROUPS, x.flip(-1)), _run(model, x, torch.arange(6), x)]
-    model.config = replace(model.config, mirrored=True)
-    expected = torch.stack([part.softmax(-1) for part in parts]).mean(0)
-    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
-    one = model(x[:1]).softmax(-1)
-    torch.testing.assert_close(model(x, torch.arange(6)).softmax(-1)[:1], one, rtol=0, atol=1e-10)
-
-
-def _run(
-    model: GeneralizeFormer, x: torch.Tensor, groups: torch.Tensor, shown: torch.Tensor
-) -> torch.Tensor:
-    """Logits of what is shown under the models generated for the groups of x."""
-    seen = model.observe(x, groups)
-    parameters = model.generator(model.slots.parameters_of(model.backbone), seen)
-    return model.network.run(shown, seen.grouping, parameters).logits

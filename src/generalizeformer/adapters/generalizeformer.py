@@ -4,7 +4,8 @@ GeneralizeFormer, section 3, Eq. 6 and Alg. 2; our choices where the text is sil
 
 BN mode: the source's running statistics, as the text says; the generated γ and β do the moving. Answers after
 generating: a batch is answered with the parameters generated from it. Keeps nothing, so `reset` has nothing to do,
-and each group is answered from itself alone. Needs a trained φ: a fresh one answers like the source.
+and each group is answered from itself alone. Needs a trained φ: a fresh one answers like the source
+(where mirror images are looked at, like the mean of its answers to image and mirror image).
 """
 
 import copy

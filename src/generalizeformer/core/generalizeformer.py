@@ -105,7 +105,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.companions: dict[str, dict[str, Tensor]] = {}
 
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
-        """Logits of every image: the mean over its models, most of all the one generated for its group.
+        """Logits of every image: the mean over the source, its group's model and its own, as the config says.
 
         `groups`: one id per image.
         """

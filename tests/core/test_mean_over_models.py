@@ -1,0 +1,114 @@
+"""Answers are a mean over models: at several strengths, of the group and of each image, on the mirror image."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+
+from .nets import GENERATORS, digits, images, model_of, perturbed
+
+GROUPS = torch.tensor([4, -2, 9, 4, 9, 9])
+BOTH = pytest.mark.parametrize("generator", list(GENERATORS))
+
+
+@BOTH
+def test_answers_are_averaged_over_the_strengths(generator: str) -> None:
+    backbone, x = digits(), images(6)
+    model = perturbed(backbone, GENERATORS[generator])
+    alone = []
+    for strength in (0.5, 1.0):
+        model.config = replace(model.config, strengths=(strength,))
+        alone.append(model(x, GROUPS).softmax(-1))
+    model.config = replace(model.config, strengths=(0.0, 0.5, 1.0))
+    expected = (backbone(x).softmax(-1) + alone[0] + alone[1]) / 3
+    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+    assert (alone[0] - alone[1]).abs().max() > 1e-4
+
+
+@BOTH
+def test_an_untrained_generator_is_the_source_model_at_any_strengths(generator: str) -> None:
+    backbone = digits()
+    answers = model_of(backbone, GENERATORS[generator], strengths=(0.0, 0.5, 1.5))(
+        images(6), GROUPS
+    )
+    assert torch.equal(answers, model_of(backbone)(images(6), GROUPS))
+    torch.testing.assert_close(answers, backbone(images(6)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("strengths", [(), (0.0,), (-0.5, 1.0)])
+def test_strengths_without_a_generated_model_are_refused(strengths: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"strengths are .*; give numbers from 0"):
+        Config(strengths=strengths)
+
+
+def test_images_are_also_answered_by_models_of_their_own() -> None:
+    backbone, x = digits(), images(6)
+    model = perturbed(backbone, strengths=(0.0, 1.0))
+    together, each = model(x, GROUPS).softmax(-1), model(x, torch.arange(6)).softmax(-1)
+    model.config = replace(model.config, singly=True)
+    expected = (2 * together + 2 * each - backbone(x).softmax(-1)) / 3  # the source's is in both
+    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+    assert (together - each).abs().max() > 1e-6
+
+
+@BOTH
+def test_an_image_alone_is_answered_as_a_group_of_one_beside_larger_ones(generator: str) -> None:
+    model, x = perturbed(digits(), GENERATORS[generator], singly=True), images(6)
+    groups = torch.tensor([4, 4, 2, 4, 4, 4])
+    torch.testing.assert_close(model(x, groups)[2], model(x[2:3])[0], rtol=0, atol=1e-10)
+
+
+@BOTH
+def test_groups_pooled_from_images_are_seen_as_groups(generator: str) -> None:
+    model, x = perturbed(digits(), GENERATORS[generator]), images(6)
+    seen = model.observe(x, GROUPS)
+    pooled = model.observe(x, torch.arange(6)).pooled(seen.grouping)
+    for name, expected in seen.statistics.items():
+        torch.testing.assert_close(pooled.statistics[name].mean, expected.mean)
+        torch.testing.assert_close(pooled.statistics[name].variance, expected.variance)
+    for name, gradient in seen.gradients.items():
+        torch.testing.assert_close(pooled.gradients[name], gradient)
+
+
+@BOTH
+def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -> None:
+    backbone = digits()
+    model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
+    assert torch.equal(model(images(6), GROUPS), model_of(backbone)(images(6), GROUPS))
+
+
+@BOTH
+def test_mirrored_images_are_answered_by_the_groups_model(generator: str) -> None:
+    backbone, x = digits(), images(6)
+    model = perturbed(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
+    parts = [backbone(x), _run(model, x, GROUPS, x.flip(-1)), _run(model, x, torch.arange(6), x)]
+    model.config = replace(model.config, mirrored=True)
+    expected = torch.stack([part.softmax(-1) for part in parts]).mean(0)
+    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+    one = model(x[:1]).softmax(-1)
+    torch.testing.assert_close(model(x, torch.arange(6)).softmax(-1)[:1], one, rtol=0, atol=1e-10)
+
+
+def _run(model: GeneralizeFormer, x: Tensor, groups: Tensor, shown: Tensor) -> Tensor:
+    """Logits of what is shown under the models generated for the groups of x."""
+    seen = model.observe(x, groups)
+    parameters = model.generator(model.slots.parameters_of(model.backbone), seen)
+    return model.network.run(shown, seen.grouping, parameters).logits
+
+
+@BOTH
+def test_every_part_of_the_mean_teaches_phi_and_nothing_else(generator: str) -> None:
+    backbone = digits().requires_grad_()
+    model = perturbed(
+        backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True, mirrored=True
+    )
+    F.cross_entropy(model(images(6), GROUPS), torch.tensor([0, 1, 2, 3, 4, 0])).backward()
+    without = [
+        n for n, v in model.generator.named_parameters() if v.grad is None or not v.grad.any()
+    ]
+    assert not without
+    assert all(value.grad is None for value in backbone.parameters())
