@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from generalizeformer.benchmark import side_by_side
+from generalizeformer.benchmark.time_limit import OutOfTimeError, TimeLimit
 
 from .lab import domains
 
@@ -47,3 +48,11 @@ def test_a_cell_that_never_finds_memory_says_so(
     with pytest.raises(torch.OutOfMemoryError, match="none left"):
         side_by_side._finish("cell")  # type: ignore[arg-type]
     assert len(tried) == 3
+
+
+def test_a_limit_of_time_reports_until_it_is_up() -> None:
+    told: list[Any] = []
+    TimeLimit.of(60).watched(lambda *words: told.append(words))("erm", 1, 2, {})
+    assert told == [("erm", 1, 2, {})]
+    with pytest.raises(OutOfTimeError):
+        TimeLimit.of(0).watched()("erm", 1, 2, {})

@@ -233,6 +233,27 @@ def test_cells_side_by_side_give_what_they_give_one_after_another(
     assert mine <= theirs  # which other suites have added to
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_when_the_time_is_up_it_stops_and_later_goes_on(
+    done: Any, tmp_path: Path, command: Command, jobs: str
+) -> None:
+    out, words = done
+    asked = (words[0], tmp_path / "out", *words[2:])
+    ended = command(*asked, "--jobs", jobs, "--minutes", "1e-9")
+    assert ended.status == 0
+    assert "time is up: run the same command again and it goes on" in ended.err
+    assert not list((tmp_path / "out").rglob("cells/*.json"))  # one step of one training at most
+    assert json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))["methods"] == {}
+    command(*asked)
+    told = [(folder / "summary.json").read_text("utf-8") for folder in (out, tmp_path / "out")]
+    assert told[0] == told[1]
+
+
+def test_no_time_at_all_is_refused(refused: Any, tmp_path: Path) -> None:
+    message = refused("benchmark", tmp_path / "out", *DATA, "--minutes", "0")
+    assert message == "minutes: got 0.0; it must be more than 0"
+
+
 def test_no_cell_at_a_time_is_refused(refused: Any, tmp_path: Path) -> None:
     message = refused("benchmark", tmp_path / "out", *DATA, "--jobs", "0")
     assert message == "jobs: got 0; it must be at least 1"

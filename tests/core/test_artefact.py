@@ -387,17 +387,18 @@ def test_a_folder_of_an_older_format_answers_as_it_did(
     form: int, without: tuple[str, ...], tmp_path: Path
 ) -> None:
     old = channels.Config(layers=1, width=16, heads=2, settle=False, detail=True, gather=False)
-    old = dataclasses.replace(old, reach=0.9, pull=0.9, away=1.0)
+    old = dataclasses.replace(old, reach=0.9, pull=0.9, away=1.0, recall=0.0, prior=0.0)
     model = by_name(old, strengths=(1.0,), singly=False)
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     content = json.loads(config.read_text())
-    for name in without:
+    for name in (*without, "recall", "prior"):
         del content["model"]["generator"][name]
     if form == 1:
         del content["model"]["strengths"]
     del content["model"]["singly"], content["model"]["mirrored"]
     config.write_text(json.dumps(content | {"format": form}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
+    content["model"]["generator"]["recall"] = 0.0  # else the file lacks the prototypes
     config.write_text(json.dumps(content | {"format": 5}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config != model.config

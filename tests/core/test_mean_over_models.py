@@ -82,10 +82,11 @@ def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -
 
 
 @BOTH
-def test_mirrored_images_are_answered_by_the_groups_model(generator: str) -> None:
+def test_mirrored_images_are_answered_by_the_groups_model_as_well(generator: str) -> None:
     backbone, x = digits(), images(6)
     model = perturbed(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
-    parts = [backbone(x), _run(model, x, GROUPS, x.flip(-1)), _run(model, x, torch.arange(6), x)]
+    parts = [backbone(x), _run(model, x, GROUPS, x), _run(model, x, GROUPS, x.flip(-1))]
+    parts += [_run(model, x, torch.arange(6), x)]
     model.config = replace(model.config, mirrored=True)
     expected = torch.stack([part.softmax(-1) for part in parts]).mean(0)
     torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)

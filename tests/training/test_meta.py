@@ -283,27 +283,34 @@ def test_a_temperature_is_no_part_of_the_answers_and_survives_a_stop() -> None:
 
 
 def test_phi_begins_with_the_moves_it_is_told_to() -> None:
-    method = meta_of(pairs(1.0), first_move=0.2, first_pull=0.3)
+    method = meta_of(pairs(1.0), first_move=0.2, first_pull=0.3, first_recall=0.4)
     model = method.pairs[0].model.eval()
     pixels = PREPROCESSING(method.pairs[0].train.read(torch.arange(4)))
     told = model.generator(model.slots.parameters_of(model.backbone), model.observe(pixels))
     for slot in model.slots:
-        expected = {"norm": 0.2, "classifier": 0.3}[slot.kind]
+        # Four images are weighed against one of the source.
+        expected = {"norm": 0.2 * 4 / 5, "classifier": 0.3}[slot.kind]
         moves = told[towards(slot.layer)]
         torch.testing.assert_close(moves, torch.full_like(moves, expected))
+    assert model.prototypes is not None
+    recalled = model.prototypes.state_dict()
     for name, value in model.slots.parameters_of(model.backbone).items():
-        torch.testing.assert_close(told[name], value.expand_as(told[name]))
+        layer, _, part = name.rpartition(".")
+        expected = value.lerp(recalled[part], 0.4) if layer == model.slots.classifier else value
+        torch.testing.assert_close(told[name], expected.expand_as(told[name]))
     assert all(torch.equal(v, method.generator.state_dict()[n]) for n, v in method.smooth.items())
 
 
-@pytest.mark.parametrize("moves", [{"first_move": 0.5}, {"first_pull": -0.1}])
+@pytest.mark.parametrize(
+    "moves", [{"first_move": 0.5}, {"first_pull": -0.1}, {"first_recall": 1.0}]
+)
 def test_a_beginning_beyond_the_bounds_is_refused(moves: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=r"training cannot begin with .* below their bounds"):
+    with pytest.raises(UserError, match=r"training cannot begin with .* below its bound"):
         meta_of(pairs(1.0), **moves)
 
 
-def test_a_phi_of_rows_cannot_begin_with_a_move() -> None:
+def test_a_phi_without_such_moves_begins_as_it_is() -> None:
     given = pairs(1.0)
     given[0].model.generator = torch.nn.Linear(2, 2)
-    with pytest.raises(UserError, match="only φ of channels can begin with a move; give 0"):
-        meta_of(given, first_move=0.2)
+    before = copy.deepcopy(given[0].model.generator.state_dict())
+    assert same(meta_of(given, first_move=0.2).generator.state_dict(), before)

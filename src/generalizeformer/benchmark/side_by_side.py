@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.leave_one_out import finish
+from generalizeformer.benchmark.time_limit import TimeLimit
 from generalizeformer.data.domains import DomainDataset
 
 # How often a cell that finds no memory tries in all, and how many seconds it waits in between.
@@ -30,10 +31,11 @@ class Place:
     precision: str
     folder: Path
     commit: str | None = None
+    limit: TimeLimit | None = None
 
 
 def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) -> None:
-    """Up to `jobs` cells at a time. Their records are stored.
+    """Up to `jobs` cells at a time. Their records are stored. Raises OutOfTimeError where some are left.
 
     A backbone that several cells need is trained by the first of them, while the others wait for it. Begun in
     the order given, so that an end in the middle leaves whole seeds behind.
@@ -66,9 +68,10 @@ def _begin(place: Place, jobs: int) -> None:
 
 def _finish(cell: Cell) -> None:
     place = _Here.place
+    report = None if place.limit is None else place.limit.watched()
     for tries_left in reversed(range(TRIES)):
         try:
-            finish(cell, _Here.domains, place.folder, _Here.fabric, None, place.commit)
+            finish(cell, _Here.domains, place.folder, _Here.fabric, report, place.commit)
             return
         except torch.OutOfMemoryError:
             if not tries_left:

@@ -67,6 +67,7 @@ def benchmark(
     device: Device = "auto",
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
     jobs: int = 1,
+    minutes: float | None = None,
 ) -> None:
     """Leave every domain out once: train on the others, compare all methods on it. Run again, it goes on.
 
@@ -105,11 +106,14 @@ def benchmark(
         device: Where to compute; auto takes a GPU if there is one.
         precision: Of the trainings; bf16-mixed is faster on recent GPUs.
         jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
+        minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on.
     """
     from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.benchmark.suites import cells, check_options
+    from generalizeformer.benchmark.time_limit import OutOfTimeError, TimeLimit
 
-    _check(out, jobs)
+    _check(out, jobs, minutes)
+    end = None if minutes is None else TimeLimit.of(minutes)
     own: dict[str, Any] = {"sources": sources, "looks": looks, "classes_apart": classes_apart}
     check_options(suite, own)
     others = pairs(data_settings)
@@ -131,11 +135,14 @@ def benchmark(
     planned = {name: cells(name, domains, known(name), **own, **shared) for name in chosen}
     every = [cell for mine in planned.values() for cell in mine]
     where = fabric(device, 1, precision)
-    if jobs > 1:
-        place = Place(partial(_domains, choice), where.device.type, precision, out, _commit())
-        _side_by_side(every, place, jobs)
-    else:
-        _finish(every, domains, out, where)
+    place = Place(partial(_domains, choice), where.device.type, precision, out, _commit(), end)
+    try:
+        if jobs > 1:
+            _side_by_side(every, place, jobs)
+        else:
+            _finish(every, domains, place, where)
+    except OutOfTimeError:
+        aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
     for name, mine in planned.items():
         _tell(out, name, data, mine)
 
@@ -147,10 +154,12 @@ def _also(methods: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in methods if name in trained_for())
 
 
-def _check(out: Path, jobs: int) -> None:
+def _check(out: Path, jobs: int, minutes: float | None) -> None:
     check_folder(out)
     if jobs < 1:
         raise UserError(f"jobs: got {jobs}; it must be at least 1")
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"minutes: got {minutes}; it must be more than 0")
 
 
 def _known(
@@ -179,16 +188,18 @@ def _paper(steps: int | None, settings: Path | None) -> "Recipe":
     return recipe if settings is None else overridden(recipe, settings)
 
 
-def _finish(cells: "Sequence[Cell]", domains: "DomainDataset", out: Path, where: "Fabric") -> None:
+def _finish(
+    cells: "Sequence[Cell]", domains: "DomainDataset", place: "Place", where: "Fabric"
+) -> None:
     """One cell after another, with bars."""
     from generalizeformer.benchmark.leave_one_out import finish
 
-    commit = _commit()
     for number, cell in enumerate(cells, start=1):
         words = f"cell {number} of {len(cells)}: {cell.target}, seed {cell.seed}, {cell.training}"
         aside.print(words, soft_wrap=True)
-        with stage_progress() as report:
-            finish(cell, domains, out, where, report, commit)
+        with stage_progress() as bars:
+            report = bars if place.limit is None else place.limit.watched(bars)
+            finish(cell, domains, place.folder, where, report, place.commit)
 
 
 def _side_by_side(cells: "Sequence[Cell]", place: "Place", jobs: int) -> None:

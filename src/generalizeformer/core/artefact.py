@@ -170,7 +170,8 @@ def _complete(content: dict[str, Any]) -> None:
     """Adds what older formats took for granted, so that their models answer as they did.
 
     Format 1: one answer, by every channel's own move on what the first run saw. Format 2: a classifier that does so.
-    Format 3: one bound for moves and for gathering, and all directions alike. Format 4: no models of single images.
+    Format 3: one bound for moves and for gathering, and all directions alike. Format 4: no models of single images,
+    no prototypes, and statistics of one image trusted like those of many.
     """
     model = content.get("model")
     if not isinstance(model, dict):
@@ -183,4 +184,6 @@ def _complete(content: dict[str, Any]) -> None:
         for name, value in (("settle", False), ("detail", True), ("gather", False)):
             generator.setdefault(name, value)
         generator.setdefault("pull", generator.get("reach", 1.1))
+        for name in ("recall", "prior"):
+            generator.setdefault(name, 0.0)
         generator.setdefault("away", 1.0)

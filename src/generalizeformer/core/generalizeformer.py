@@ -12,17 +12,21 @@ from torch import Tensor, nn
 from generalizeformer.core import artefact
 from generalizeformer.core.card import Card
 from generalizeformer.core.classifiers import class_count
-from generalizeformer.core.generators import channels, rows
-from generalizeformer.core.grouped import GroupedBackbone
+from generalizeformer.core.generators import _rows, channels, rows
+from generalizeformer.core.grouped import GroupedBackbone, Output
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
 from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.observation import Observation, observe
+from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.reference import Reference
 from generalizeformer.core.shapes import Groups, Images, Logits, Params
 from generalizeformer.core.slots import Selection, find_slots, towards
+from generalizeformer.core.statistics import joined
 from generalizeformer.errors import DataError, ImageError, UserError
+
+AT_ONCE = 128  # source images that are looked at together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,7 @@ class Config:
     strengths: tuple[float, ...] = (0.0, 1.0)
     # The mean also has the answers of the model that is generated for each image alone.
     singly: bool = True
-    # The batch's model answers mirrored images, and so the mean has both. For models that learned from mirrored ones.
+    # The mean also has the answers of the batch's model to mirrored images. For models that learned from mirrored ones.
     mirrored: bool = False
 
     def __post_init__(self) -> None:
@@ -98,6 +102,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.slots = find_slots(backbone, self.config.selection)
         self.classes = class_count(backbone, self.slots.classifier)
         self.card = self._named(card or Card())
+        self.prototypes = self._build_prototypes()
         self.network = GroupedBackbone(backbone, self.slots)
         self.reference = Reference(backbone, self.slots)
         self.generator = self._build_generator().to(next(backbone.parameters()))
@@ -115,9 +120,9 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         each = self.observe(images, torch.arange(len(images)))
         together = grouping(groups, len(images), images)
         answers = self._answers(each.pooled(together), strengths, mirrored)
-        if len(together.sizes) == len(images) and not mirrored:
+        if len(together.sizes) == len(images):
             # Groups of one image: the images' own models have answered already.
-            own = [answer for answer, strength in zip(answers, strengths, strict=True) if strength]
+            own = [answer for answer, strength in zip(answers, strengths, strict=False) if strength]
         else:
             own = self._answers(each, tuple(strength for strength in strengths if strength))
         return mixture(answers + own)
@@ -128,12 +133,11 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         The parameters at strength 1; `forward` averages answers over all of the config's strengths.
         """
         seen = self.observe(images, groups)
-        target = self._generate(seen)
-        moving = [towards(slot.layer) for slot in self.slots if towards(slot.layer) in target]
-        if not moving:
-            return target
-        settled = self.network.run(seen.images, seen.grouping, target).settled
-        return {name: settled.get(name, v) for name, v in target.items() if name not in moving}
+        target, settled = self._generate(seen), {}
+        if any(towards(slot.layer) in target for slot in self.slots):
+            settled = self.network.run(seen.images, seen.grouping, target).settled
+        names = [name for slot in self.slots for name in slot.names]
+        return {name: settled.get(name, target[name]) for name in names}
 
     def observe(self, images: Images, groups: Groups | None = None) -> Observation:
         """z_t and g_t of every group, from the source model."""
@@ -150,15 +154,22 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             raise ImageError(
                 f"images of shape {tuple(images.shape)} do not fit: {error}"
             ) from error
-        return replace(seen, statistics=self.reference.relate(seen.statistics))
+        statistics = self.reference.relate(seen.statistics)
+        return replace(seen, statistics=statistics, prototypes=self.prototypes)
 
     def _answers(
         self, seen: Observation, strengths: tuple[float, ...], mirrored: bool = False
     ) -> list[Logits]:
-        """One at each strength between the source's parameters (0) and those generated from what was seen (1)."""
+        """One at each strength between the source's parameters (0) and those generated from what was seen (1).
+
+        Then, where asked for, those to the mirror images, of generated models alone.
+        """
         target = self._generate(seen)
-        images = seen.images.flip(-1) if mirrored else seen.images
-        return [self._answer(seen, images, target, strength) for strength in strengths]
+        answers = [self._answer(seen, seen.images, target, strength) for strength in strengths]
+        if mirrored:
+            images, moved = seen.images.flip(-1), [strength for strength in strengths if strength]
+            answers += [self._answer(seen, images, target, strength) for strength in moved]
+        return answers
 
     def _answer(self, seen: Observation, images: Images, target: Params, strength: float) -> Logits:
         """Logits under parameters part of the way, or beyond, from the source's to the generated ones."""
@@ -192,10 +203,22 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
     @torch.no_grad()
     def calibrate(self, images: Images, groups: Groups | None = None) -> None:
-        """Learns what source images look like to layers without statistics of their own (LayerNorm, GroupNorm)."""
+        """Learns what source images look like: to layers without statistics of their own, and class by class.
+
+        A few hundred images will do; labels are not needed.
+        """
         check_images(images, self.backbone)
-        together = grouping(groups, len(images), images)
-        self.reference.learn(self.network.run(images, together, {}, watch=True).statistics)
+        ids = grouping(groups, len(images), images).ids
+        parts = torch.arange(len(images)).tensor_split(-(-len(images) // AT_ONCE))
+        runs = [self._watch(images[part], ids[part]) for part in parts]
+        self.reference.learn(joined([run.statistics for run in runs]))
+        if self.prototypes is not None:
+            classifier = self.backbone.get_submodule(self.slots.classifier)
+            features = torch.cat([run.features for run in runs])
+            self.prototypes.learn(features, torch.cat([run.logits for run in runs]), classifier)
+
+    def _watch(self, images: Images, ids: Groups) -> Output:
+        return self.network.run(images, grouping(ids, len(images), images), {}, watch=True)
 
     def train(self: Model, mode: bool = True) -> Model:
         """Sets φ's mode only: the backbone is not ours, and its twin is always in eval mode."""
@@ -209,6 +232,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             classifier = cast(nn.Linear, self.backbone.get_submodule(self.slots.classifier))
             return rows.build(self.slots, classifier.in_features, config)
         return channels.build(self.slots, config)
+
+    def _build_prototypes(self) -> Prototypes | None:
+        """What the classifier's rows move to, where they do."""
+        config, kinds = self.config.generator, {slot.kind for slot in self.slots}
+        if isinstance(config, rows.Config) or "classifier" not in kinds:
+            return None
+        if not _rows.recalls("classifier", config):
+            return None
+        return Prototypes(self.backbone.get_submodule(self.slots.classifier))
 
     def _named(self, card: Card) -> Card:
         """The card, with one name per class and the backbone's class for people."""

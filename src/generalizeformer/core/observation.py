@@ -9,6 +9,7 @@ from torch import Tensor
 from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.losses import Loss
+from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.shapes import Features, Images, Logits, Params
 from generalizeformer.core.statistics import Moments, Statistics, pool_all
 from generalizeformer.core.views import views
@@ -25,6 +26,7 @@ class Observation:
     statistics: dict[str, Statistics]
     gradients: Params  # leading group axis
     images: Images  # for a guard or a second look; never an input of φ
+    prototypes: Prototypes | None = None  # of the source, not of the groups
 
     def pooled(self, grouping: Grouping) -> "Observation":
         """What was seen of images one by one, as one would have seen it of groups of them.

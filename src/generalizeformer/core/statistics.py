@@ -33,6 +33,17 @@ class Statistics:
     variance: Float[Tensor, "groups channels"]
 
 
+def joined(runs: list[dict[str, Statistics]]) -> dict[str, Statistics]:
+    """The groups of several runs, one run after another."""
+    return {
+        name: Statistics(
+            torch.cat([run[name].mean for run in runs]),
+            torch.cat([run[name].variance for run in runs]),
+        )
+        for name in runs[0]
+    }
+
+
 def bounded(
     seen: Statistics,
 ) -> tuple[Float[Tensor, "groups channels"], Float[Tensor, "groups channels"]]:

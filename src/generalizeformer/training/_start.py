@@ -16,7 +16,7 @@ from generalizeformer.errors import DataError, UserError
 
 AT_ONCE = 512  # images that are fingerprinted together
 _DESCRIBED: WeakKeyDictionary[Domain, str] = WeakKeyDictionary()
-PER_DOMAIN = 64  # images that the reference is measured on
+PER_DOMAIN = 256  # images that the reference and the prototypes are measured on
 
 
 @torch.no_grad()
@@ -87,8 +87,8 @@ def _digest(domain: Domain) -> str:
 
 
 def calibrate(model: GeneralizeFormer, data: DomainDataset, preprocessing: Preprocessing) -> None:
-    """Measures what the model's layers without statistics of their own see on some images of each domain."""
-    if model.reference.layers:
+    """Measures what some images of each domain look like to the model, where it wants to know."""
+    if model.reference.layers or model.prototypes is not None:
         pixels = torch.cat([_spread(domain) for domain in data.domains])
         model.calibrate(preprocessing(pixels.to(next(model.parameters()).device)))
 

@@ -49,9 +49,11 @@ class Config:
     look_share: float = 0.5  # of the steps that use them
     # How much faster than φ a temperature of each pair's answers learns, which only the loss uses; 0: there is none.
     sureness: float = 0.0
-    # Where φ of channels begins: the part of the way to the batch's statistics, and what gathered features add to rows.
+    # Where φ of channels begins: the part of the way to the batch's statistics, what gathered features add to rows, and
+    # the part of the rows' way to the source's prototypes.
     first_move: float = 0.0
     first_pull: float = 0.0
+    first_recall: float = 0.0
     average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
     every: int = 100  # steps between validations
     validation_sizes: tuple[int, ...] = (1, 20)
@@ -95,8 +97,7 @@ class Meta:
         self.config, self.fabric = config, fabric
         self.generator = pairs[0].model.generator
         assert all(pair.model.generator is self.generator for pair in pairs)
-        if config.first_move or config.first_pull:
-            _begin(self.generator, config)
+        _begin(self.generator, config)
         # How sure each pair's answers should be. Without it φ is rewarded for making unsure models surer, which moves
         # parameters and mends no answer.
         self.sureness = torch.zeros(len(pairs), device=fabric.device, requires_grad=True)
@@ -187,9 +188,6 @@ class Meta:
 
 
 def _begin(generator: nn.Module, config: Config) -> None:
-    if not isinstance(generator, Channels):
-        raise UserError(
-            f"meta: first_move is {config.first_move} and first_pull {config.first_pull}, but only φ of channels can "
-            "begin with a move; give 0 for both"
-        )
-    generator.begin(config.first_move, config.first_pull)
+    """The other φ has no moves that are good everywhere, and begins as the source model."""
+    if isinstance(generator, Channels):
+        generator.begin(config.first_move, config.first_pull, config.first_recall)

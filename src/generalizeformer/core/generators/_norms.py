@@ -13,11 +13,11 @@ from torch import Tensor
 from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, Owners, onward
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.slots import Slot, towards
+from generalizeformer.core.slots import Kind, Slot, towards
 from generalizeformer.core.statistics import Statistics, bounded
 
 DESCRIPTORS = 8
-MOVES = 4  # towards the batch's mean, towards its spread, free change of γ, free change of β
+MOVES = 4  # of a channel: towards the batch's mean, towards its spread, free change of γ, free change of β
 TOWARDS = slice(0, 2)  # of the moves: those towards the batch
 
 PerGroup = Float[Tensor, "groups channels"]
@@ -30,6 +30,10 @@ class Bounds(Protocol):
     def reach(self) -> float: ...
     @property
     def pull(self) -> float: ...
+    @property
+    def recall(self) -> float: ...
+    @property
+    def prior(self) -> float: ...
     @property
     def away(self) -> float: ...
     @property
@@ -79,7 +83,8 @@ def apply(
     """
     to_mean, to_spread, scale, offset = moves.unbind(-1)
     # Away from the batch is never right, and a φ that went that way to the bound has no gradient to come back.
-    to_mean, to_spread = (bounds.reach * onward(part, bounds.away) for part in (to_mean, to_spread))
+    reach = bounds.reach * _trust(seen, bounds)
+    to_mean, to_spread = (reach * onward(part, bounds.away) for part in (to_mean, to_spread))
     weight, bias = _side_by_side(slots, source)
     unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
     mean, spread = _left_to_move(slots, seen, bounds)
@@ -97,6 +102,12 @@ def apply(
         for slot, part in zip(slots, both, strict=True)
         if _settles(slot, bounds)
     }
+
+
+def _trust(seen: Observation, bounds: Bounds) -> Float[Tensor, "groups 1"]:
+    """What the statistics of so many images are worth beside the source's."""
+    sizes = seen.grouping.sizes.to(seen.features.dtype).unsqueeze(1)
+    return sizes / (sizes + bounds.prior)
 
 
 def _left_to_move(
@@ -141,6 +152,11 @@ def _per_slot(slots: list[Slot], values: Float[Tensor, "*lead channels"]) -> Ten
     owners = Owners.of([slot.size[1] for slot in slots], values.device)
     flat = values.reshape(-1, values.shape[-1], 1)
     return owners.spread(owners.mean(flat)).reshape(values.shape)
+
+
+def moves(kind: Kind, bounds: Bounds) -> int:
+    """How many moves a channel has."""
+    return MOVES
 
 
 def elements(slot: Slot) -> int:

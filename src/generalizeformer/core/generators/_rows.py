@@ -16,11 +16,12 @@ from generalizeformer.core.generators._units import (
 )
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.slots import Slot, towards
+from generalizeformer.core.slots import Kind, Slot, towards
 
 DESCRIPTORS = 9
 MOVES = 4  # along the row itself, along its gradient, towards its class's features, of the bias
 GATHER = slice(2, 3)  # of the moves: that towards its class's features
+RECALL = slice(4, 5)  # one more of the classifier: from its rows to the source's prototypes
 
 
 def describe(
@@ -71,22 +72,25 @@ def _describe(slot: Slot, source: Params, seen: Observation, inputs: tuple[Input
 def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds: Bounds) -> Params:
     rows = slot.rows(source)
     # (groups, rows, 1) each
-    along, down, to_class, bias = (bounds.change * moves).unsqueeze(-1).unbind(2)
+    along, down, to_class, bias = (bounds.change * moves[..., :MOVES]).unsqueeze(-1).unbind(2)
     gradients, _ = relative(slot.rows(seen.gradients), GRADIENT_FLOOR)
     length = rows.norm(dim=-1, keepdim=True)
     gradients = gradients / (gradients.norm(dim=-1, keepdim=True) + 1e-3)
     change = rows * along
+    if recalls(slot.kind, bounds) and seen.prototypes is not None:
+        share = bounds.recall * onward(moves[..., RECALL], bounds.away)
+        change = change + share * (seen.prototypes.rows(rows.shape[-1]) - rows)
     gathers = bounds.gather and slot.kind == "classifier" and "features" in bounds.inputs
     if "features" in bounds.inputs and not gathers:
         change = change + length * _prototypes(slot, seen)[0] * to_class
     if "gradients" in bounds.inputs:
         change = change - length * gradients * down
     if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own
-        change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
+        change = torch.cat([change[..., :-1], change[..., -1:] + rms(rows) * bias], -1)
     target = slot.parameters(rows + change)
-    return target | (
-        {towards(slot.layer): bounds.pull * onward(moves[..., 2], bounds.away)} if gathers else {}
-    )
+    if gathers:
+        target[towards(slot.layer)] = bounds.pull * onward(moves[..., 2], bounds.away)
+    return target
 
 
 def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:
@@ -117,6 +121,16 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 def _bias(slot: Slot, rows: Tensor) -> Tensor:
     """Each row's bias; zero where the layer has none and the last column is a weight like the others."""
     return rows[:, -1] if len(slot.shapes) == 2 else torch.zeros_like(rows[:, -1])
+
+
+def recalls(kind: Kind, bounds: Bounds) -> bool:
+    """Whether rows of a layer of this kind move to the source's prototypes as well."""
+    return bounds.recall > 0 and kind == "classifier" and "features" in bounds.inputs
+
+
+def moves(kind: Kind, bounds: Bounds) -> int:
+    """How many moves a row has."""
+    return MOVES + recalls(kind, bounds)
 
 
 def elements(slot: Slot) -> int:

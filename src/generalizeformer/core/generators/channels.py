@@ -8,7 +8,8 @@ layers talk; what a slot learned is then decoded into a bounded change, one for 
 - a channel of a norm layer moves its normalisation any part of the way to the batch's own statistics (as
   alpha-BN does, but by a learned amount, mean and variance apart), plus a small free change;
 - a row of a linear layer moves along itself, along its gradient, and, in the classifier, towards what the
-  batch's features predicted as its class look like (as T3A does, but by a learned amount).
+  batch's features predicted as its class look like (as T3A does, but by a learned amount);
+- a row of the classifier also moves to what the source's features of its class showed (`core.prototypes`).
 
 Where layers settle and gather, φ only says how far: the norm layers' statistics and the classes' features are those
 of the answering run, in which earlier layers have moved already.
@@ -43,6 +44,8 @@ class Config:
     dropout: float = 0.0
     reach: float = 0.5  # bound of the move towards the batch's statistics; 1 is all the way
     pull: float = 1.1  # bound of what every gathered feature adds to its class's row
+    recall: float = 1.0  # bound of the move of classifier rows to the source's prototypes; 0: none
+    prior: float = 1.0  # images of the source that a batch's statistics are weighed against
     away: float = 0.1  # what is left of a move in the other direction; 1 is all of it
     change: float = 0.3  # bound of every other change, in units of the source parameters
     settle: bool = True  # moves go towards what layers show in the answering run, not in the first
@@ -53,10 +56,11 @@ class Config:
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
-        if min(self.reach, self.pull, self.change, self.away) < 0 or self.away > 1:
+        shares = (self.away, self.recall)
+        if min(self.reach, self.pull, self.change, self.prior, *shares) < 0 or max(shares) > 1:
             raise UserError(
-                f"channels: reach is {self.reach}, pull {self.pull}, change {self.change}, away {self.away}; none may "
-                "be negative, and away at most 1"
+                f"channels: reach is {self.reach}, pull {self.pull}, change {self.change}, prior {self.prior}, away "
+                f"{self.away}, recall {self.recall}; none may be negative, and the last two are at most 1"
             )
         if self.width % self.heads:
             raise UserError(
@@ -76,7 +80,9 @@ class Channels(nn.Module):
         self.depth = [depth[slot.layer] for mine in self.kinds.values() for slot in mine]
         self.counts = [FAMILIES[k].elements(s) for k, mine in self.kinds.items() for s in mine]
         self.encode = nn.ModuleDict({k: _mlp(FAMILIES[k].DESCRIPTORS, width, width) for k in kinds})
-        self.decode = nn.ModuleDict({k: _mlp(2 * width, width, FAMILIES[k].MOVES) for k in kinds})
+        self.decode = nn.ModuleDict(
+            {k: _mlp(2 * width, width, FAMILIES[k].moves(k, config)) for k in kinds}
+        )
         for decoder in self.decode.values():
             nn.init.zeros_(decoder[-1].weight)  # type: ignore[index]
             nn.init.zeros_(decoder[-1].bias)  # type: ignore[index]
@@ -119,20 +125,22 @@ class Channels(nn.Module):
         return target
 
     @torch.no_grad()
-    def begin(self, move: float, pull: float) -> None:
-        """Where a training starts: norm layers move this part of the way, and rows gather so much of every feature."""
-        if not (0 <= move < self.config.reach and 0 <= pull < self.config.pull):
-            raise UserError(
-                f"channels: training cannot begin with a move of {move} and a pull of {pull}; they must be at least 0 "
-                f"and below their bounds, reach ({self.config.reach}) and pull ({self.config.pull})"
-            )
-        starts = (
-            ("norm", _norms.TOWARDS, move / self.config.reach),
-            ("classifier", _rows.GATHER, pull / self.config.pull),
+    def begin(self, move: float, pull: float, recall: float) -> None:
+        """Where a training starts: how far norm layers move, what rows gather of each feature, how far they recall."""
+        starts: tuple[tuple[Kind, slice, float, str, float], ...] = (
+            ("norm", _norms.TOWARDS, move, "reach", self.config.reach),
+            ("classifier", _rows.GATHER, pull, "pull", self.config.pull),
+            ("classifier", _rows.RECALL, recall, "recall", self.config.recall),
         )
-        for kind, moves, part in starts:
-            if kind in self.decode:
-                self.decode[kind][-1].bias[moves] = math.atanh(part)  # type: ignore[index]
+        for kind, moves, start, name, bound in starts:
+            if kind not in self.decode or not bound:
+                continue
+            if not 0 <= start < bound:
+                raise UserError(
+                    f"channels: training cannot begin with {start} where the bound, {name}, is {bound}; it must be at "
+                    "least 0 and below its bound"
+                )
+            self.decode[kind][-1].bias[moves] = math.atanh(start / bound)  # type: ignore[index]
 
     def _encode(self, kind: Kind, source: Params, seen: Observation) -> Tensor:
         """(groups, elements, width): the elements of all slots of a kind, in one pass."""

@@ -1,0 +1,58 @@
+"""Source prototypes: a second classifier, whose rows point at what the source model's features of each class show.
+
+Seen from the middle of all classes, those directions carry over to a shifted domain better than learned rows do
+(docs/experiments.md, section 15). They are measured once, with `GeneralizeFormer.calibrate`, from the source model's
+own answers. Until then the classifier's rows stand in for them, all equally long.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from generalizeformer.core.shapes import Features, Logits, Rows
+
+FEW = 1.0  # images, below which a class keeps the direction of the classifier's row
+
+
+class Prototypes(nn.Module):
+    """Rows and biases in the place of the classifier's; part of the saved model."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        weight = _weight(classifier)
+        self.register_buffer("weight", weight.norm(dim=1).mean() * _directions(weight))
+        self.register_buffer("bias", torch.zeros_like(weight[:, 0]))
+
+    def rows(self, width: int) -> Rows:
+        """A row for each class; its bias is the last number where the classifier's rows have one."""
+        weight, bias = self.get_buffer("weight"), self.get_buffer("bias")
+        return torch.cat([weight, bias.unsqueeze(1)], 1)[:, :width]
+
+    def learn(self, features: Features, logits: Logits, classifier: nn.Module) -> None:
+        """From source images: the classes' directions, as long as it takes to answer as surely as `logits`."""
+        answers = logits.softmax(-1)
+        count = answers.sum(0)
+        shown = (answers.T @ features) / count.clamp(min=1e-6).unsqueeze(1)
+        known = count >= FEW
+        centre = shown[known].mean(0) if known.any() else torch.zeros_like(shown[0])
+        seen, own = F.normalize(shown - centre, dim=1), _directions(_weight(classifier))
+        directions = torch.where(known.unsqueeze(1), seen, own)
+        likeness = (features - centre) @ directions.T
+        directions = directions * _apart(logits) / _apart(likeness).clamp(min=1e-6)
+        self.get_buffer("weight").copy_(directions)
+        self.get_buffer("bias").copy_(-directions @ centre)
+
+
+def _weight(classifier: nn.Module) -> Tensor:
+    weight: Tensor = classifier.weight  # type: ignore[assignment]
+    return weight.detach()
+
+
+def _directions(rows: Tensor) -> Tensor:
+    """Where each row points, seen from the middle of all."""
+    return F.normalize(rows - rows.mean(0), dim=1)
+
+
+def _apart(logits: Logits) -> Tensor:
+    """How far apart an image's logits are: root mean square over images and classes."""
+    return (logits - logits.mean(1, keepdim=True)).square().mean().sqrt()
