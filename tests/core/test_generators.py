@@ -190,7 +190,8 @@ def test_the_changes_of_the_channel_generator_are_bounded_however_wild_its_weigh
 def test_full_moves_make_a_norm_layer_normalise_by_the_batch() -> None:
     """reach 1 and both moves 1: γ and β that turn source statistics into the batch's own, as BN-adapt has them."""
     backbone, x = digits(), images(8)
-    model = model_of(backbone, channels.Config(reach=1.0, width=16, heads=2, settle=False))
+    config = channels.Config(reach=1.0, width=16, heads=2, settle=False, prior=0.0)
+    model = model_of(backbone, config)
     seen = model.observe(x)
     slot = next(iter(model.slots))
     moves = torch.tensor([1.0, 1, 0, 0], dtype=x.dtype).expand(1, slot.size[1], 4)
@@ -312,7 +313,7 @@ def test_without_detail_all_channels_of_a_layer_move_alike() -> None:
 
 
 def test_moves_away_from_the_batch_are_cut_short() -> None:
-    model = perturbed(digits(), replace(SETTLING, reach=0.5, away=0.1))
+    model = perturbed(digits(), replace(SETTLING, reach=0.5, away=0.1, prior=0.0))
     seen = model.observe(images(6), GROUPS)
     reached = {}
     for sign in (-1.0, 1.0):
@@ -324,6 +325,19 @@ def test_moves_away_from_the_batch_are_cut_short() -> None:
     for away, onward in zip(reached[-1.0], reached[1.0], strict=True):
         torch.testing.assert_close(away, -0.1 * onward)
         assert (onward > 0.4).all()
+
+
+def test_few_images_are_weighed_against_those_of_the_source() -> None:
+    """Twice as many source images as a group has leave a third of every move of a norm layer."""
+    moved = []
+    for prior in (0.0, 4.0):
+        model = perturbed(digits(), replace(SETTLING, prior=prior))
+        made = generated(model, model.observe(images(6), torch.tensor([1, 1, 2, 2, 3, 3])))
+        moved += [made[f"{slot.layer}.towards"] for slot in model.slots if slot.kind == "norm"]
+    half = len(moved) // 2
+    assert all(move.any() for move in moved)
+    for free, weighed in zip(moved[:half], moved[half:], strict=True):
+        torch.testing.assert_close(weighed, free / 3)
 
 
 def test_a_classifier_that_gathers_turns_its_rows_to_the_features_taken_for_their_class() -> None:

@@ -74,6 +74,18 @@ def test_few_classes_and_no_difference_give_numbers(classes: int) -> None:
     assert all(value.isfinite().all() for value in prototypes.state_dict().values())
 
 
+def test_until_then_the_rows_themselves_stand_in_all_equally_long() -> None:
+    model = model_of(digits())
+    assert model.prototypes is not None
+    classifier = model.backbone.get_submodule(model.slots.classifier)
+    own = torch.cat([classifier.weight, classifier.bias.unsqueeze(1)], 1).detach()  # type: ignore[operator, arg-type]
+    rows = model.prototypes.rows(own)
+    weight = classifier.weight.detach()  # type: ignore[operator]
+    expected = F.normalize(weight - weight.mean(0), dim=1) * weight.norm(dim=1).mean()
+    torch.testing.assert_close(rows[:, :-1], expected)
+    assert not rows[:, -1].any()
+
+
 def full(model: GeneralizeFormer) -> GeneralizeFormer:
     """φ moves rows all the way to the prototypes and does nothing else."""
     assert isinstance(model.generator, channels.Channels)

@@ -293,11 +293,13 @@ def test_phi_begins_with_the_moves_it_is_told_to() -> None:
         moves = told[towards(slot.layer)]
         torch.testing.assert_close(moves, torch.full_like(moves, expected))
     assert model.prototypes is not None
-    recalled = model.prototypes.state_dict()
-    for name, value in model.slots.parameters_of(model.backbone).items():
-        layer, _, part = name.rpartition(".")
-        expected = value.lerp(recalled[part], 0.4) if layer == model.slots.classifier else value
-        torch.testing.assert_close(told[name], expected.expand_as(told[name]))
+    source = model.slots.parameters_of(model.backbone)
+    for slot in model.slots:
+        own = expected = slot.rows(source)
+        if slot.kind == "classifier":
+            expected = own.lerp(model.prototypes.rows(own), 0.4)
+        moved = slot.rows(told)
+        torch.testing.assert_close(moved, expected.expand_as(moved))
     assert all(torch.equal(v, method.generator.state_dict()[n]) for n, v in method.smooth.items())
 
 

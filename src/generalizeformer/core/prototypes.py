@@ -19,14 +19,19 @@ class Prototypes(nn.Module):
 
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__()
-        weight = _weight(classifier)
-        self.register_buffer("weight", weight.norm(dim=1).mean() * _directions(weight))
-        self.register_buffer("bias", torch.zeros_like(weight[:, 0]))
+        weight = torch.zeros_like(_weight(classifier))
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", weight[:, 0].clone())
+        self.register_buffer("known", torch.tensor(False))
 
-    def rows(self, width: int) -> Rows:
-        """A row for each class; its bias is the last number where the classifier's rows have one."""
+    def rows(self, own: Rows) -> Rows:
+        """A row for each class in the place of the classifier's own; where those have one, the last is the bias."""
         weight, bias = self.get_buffer("weight"), self.get_buffer("bias")
-        return torch.cat([weight, bias.unsqueeze(1)], 1)[:, :width]
+        stored = torch.cat([weight, bias.unsqueeze(1)], 1)[:, : own.shape[1]]
+        features = own[:, : weight.shape[1]]
+        instead = features.norm(dim=1).mean() * _directions(features)
+        instead = F.pad(instead, (0, own.shape[1] - weight.shape[1]))
+        return torch.where(self.get_buffer("known"), stored, instead)
 
     def learn(self, features: Features, logits: Logits, classifier: nn.Module) -> None:
         """From source images: the classes' directions, as long as it takes to answer as surely as `logits`."""
@@ -41,6 +46,7 @@ class Prototypes(nn.Module):
         directions = directions * _apart(logits) / _apart(likeness).clamp(min=1e-6)
         self.get_buffer("weight").copy_(directions)
         self.get_buffer("bias").copy_(-directions @ centre)
+        self.get_buffer("known").fill_(True)
 
 
 def _weight(classifier: nn.Module) -> Tensor:

@@ -79,7 +79,7 @@ def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds:
     change = rows * along
     if recalls(slot.kind, bounds) and seen.prototypes is not None:
         share = bounds.recall * onward(moves[..., RECALL], bounds.away)
-        change = change + share * (seen.prototypes.rows(rows.shape[-1]) - rows)
+        change = change + share * (seen.prototypes.rows(rows) - rows)
     gathers = bounds.gather and slot.kind == "classifier" and "features" in bounds.inputs
     if "features" in bounds.inputs and not gathers:
         change = change + length * _prototypes(slot, seen)[0] * to_class
