@@ -143,6 +143,8 @@ def test_each_variant_is_what_its_name_says() -> None:
     assert known["generalizeformer_memo"].model.loss == "memo"
     assert known["generalizeformer_one_strength"].model.strengths == (1.0,)
     assert not known["generalizeformer_not_singly"].model.singly
+    recalling = known["generalizeformer_without_prototypes"].model.generator
+    assert recalling == replace(MAIN.model.generator, recall=0.0)  # type: ignore[call-arg]
     mirroring = replace(MAIN, model=replace(MAIN.model, mirrored=True))
     assert not varied(mirroring)["generalizeformer_not_mirrored"].model.mirrored
     plain = known["generalizeformer_without_shift"]

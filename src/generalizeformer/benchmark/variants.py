@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from generalizeformer.core.generators import channels
 from generalizeformer.core.generators._units import INPUTS, Input
 from generalizeformer.core.slots import Kind
 from generalizeformer.imaging.looks import Config as Looks
@@ -25,6 +26,14 @@ def _without(left_out: Input) -> Variant:
         return replace(recipe, model=replace(recipe.model, generator=generator))
 
     return change
+
+
+def _without_prototypes(recipe: Recipe) -> Recipe:
+    """Classifier rows do not move to what the source showed of their classes. The paper's φ never does."""
+    generator = recipe.model.generator
+    if isinstance(generator, channels.Config):
+        generator = replace(generator, recall=0.0)
+    return replace(recipe, model=replace(recipe.model, generator=generator))
 
 
 def _only(kind: Kind) -> Variant:
@@ -53,6 +62,7 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_pseudo_label": _model(loss="pseudo-label"),
     "generalizeformer_memo": _model(loss="memo"),
     "generalizeformer_without_shift": _without_shift,
+    "generalizeformer_without_prototypes": _without_prototypes,
     "generalizeformer_one_strength": _model(strengths=(1.0,)),
     "generalizeformer_not_singly": _model(singly=False),
     "generalizeformer_not_mirrored": _model(mirrored=False),
