@@ -228,6 +228,9 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
     records = [record for cell in cells for record in told(out, cell)]
     refused = [refusal for cell in cells for refusal in read(out, cell).refusals]
     suite, out = SUITES[name], suite_folder(out, name)
+    if not records and not refused:
+        console.print(f"{name}: no records yet", soft_wrap=True)
+        return
     write(out / "summary.json", records, suite.summary)
     for table in suite.tables(records, f"{data}, {suite.title}"):
         show(table)
