@@ -133,7 +133,7 @@ class Channels(nn.Module):
             ("classifier", _rows.RECALL, recall, "recall", self.config.recall),
         )
         for kind, moves, start, name, bound in starts:
-            if kind not in self.decode or not bound:
+            if not start or not bound or kind not in self.decode:
                 continue
             if not 0 <= start < bound:
                 raise UserError(
