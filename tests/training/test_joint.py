@@ -116,6 +116,7 @@ def test_state_and_weights_bring_everything_back() -> None:
     method, other = joint_of(network()), joint_of(network())
     for step in range(2):
         method.update(step, seeded(step))
+    method.validate()  # which the loop does before it stores, and which looks at the sources again
     other.load(torch.load(_stored(method), weights_only=True))
     for one in (method, other):
         torch.manual_seed(2)  # the noise of φ's training
