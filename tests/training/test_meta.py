@@ -63,8 +63,8 @@ def test_models_with_a_generator_each_are_refused() -> None:
 
 def test_an_update_is_a_clipped_adamw_step_on_the_cross_entropy_of_generated_answers() -> None:
     given = pairs(1.0)
-    plain = copy.deepcopy(given[0].model)
     method = meta_of(given, clip=0.01)
+    plain = copy.deepcopy(given[0].model)
     torch.manual_seed(5)
     method.update(10, seeded(3))
 
@@ -204,9 +204,9 @@ def test_the_score_weighs_pairs_and_takes_the_mean_over_group_sizes(
 
 def test_without_decay_clipping_and_schedule_an_update_is_a_step_of_plain_adam() -> None:
     given = pairs(1.0)
-    plain = copy.deepcopy(given[0].model)
     rate = 1e-2
     method = meta_of(given, learning_rate=rate, weight_decay=0.0, schedule="constant", clip=None)
+    plain = copy.deepcopy(given[0].model)
     optimizer = torch.optim.Adam(plain.generator.parameters(), lr=rate)
     plain.generator.train()
     for step in (0, 1, 19):

@@ -49,11 +49,11 @@ class Config:
     look_share: float = 0.5  # of the steps that use them
     # How much faster than φ a temperature of each pair's answers learns, which only the loss uses; 0: there is none.
     sureness: float = 0.0
-    # Where φ of channels begins: the part of the way to the batch's statistics, what gathered features add to rows, and
-    # the part of the rows' way to the source's prototypes.
-    first_move: float = 0.0
-    first_pull: float = 0.0
-    first_recall: float = 0.0
+    # Where φ of channels begins, which is good nearly everywhere: the part of the way to the batch's statistics, what
+    # gathered features add to rows, and the part of the rows' way to the source's prototypes. 0 is the source model.
+    first_move: float = 0.2
+    first_pull: float = 0.1
+    first_recall: float = 0.5
     average: float = 0.98  # decay of the moving average of φ's weights that is validated and kept
     every: int = 100  # steps between validations
     validation_sizes: tuple[int, ...] = (1, 20)
