@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from generalizeformer.benchmark import store
+from generalizeformer.benchmark.bench import tasks
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.dynamic import LOOKS
@@ -208,3 +209,9 @@ def test_methods_need_the_training_that_they_are_compared_on() -> None:
     ):
         planned("main", methods=("lame",), trainings=("generalizeformer_paper",))
     assert planned("main", methods=("lame",))[0].methods == ("lame",)
+
+
+def test_methods_with_the_largest_search_come_last() -> None:
+    cell = planned("main", methods=("tast", "tent", "adanpc", "source"))[0]
+    done = [task.method for task in tasks(cell) if task.stream == cell.streams()[0]]
+    assert done == ["source", "tent", "adanpc", "tast"]

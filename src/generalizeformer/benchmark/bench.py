@@ -45,7 +45,9 @@ def comparison(cell: Cell) -> Comparison:
     if not cell.methods or "source" not in plan.methods:
         return plan
     hindsight = tuple(name for name in plan.hindsight if name in cell.methods)
-    return replace(plan, methods={name: name for name in cell.methods}, hindsight=hindsight)
+    # What is searched longest comes last: a benchmark may be stopped at any time.
+    ordered = sorted(cell.methods, key=lambda name: len(grid(name)))
+    return replace(plan, methods={name: name for name in ordered}, hindsight=hindsight)
 
 
 class Bench:
