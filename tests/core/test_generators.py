@@ -328,7 +328,7 @@ def test_moves_away_from_the_batch_are_cut_short() -> None:
 
 
 def test_few_images_are_weighed_against_those_of_the_source() -> None:
-    """Twice as many source images as a group has leave a third of every move of a norm layer."""
+    """Twice as many source images as a group has leave a third of a norm layer's moves to the batch."""
     moved = []
     for prior in (0.0, 4.0):
         model = perturbed(digits(), replace(SETTLING, prior=prior))

@@ -13,7 +13,7 @@ from generalizeformer.core.generators import _rows, channels
 from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.slots import Selection
 
-from .nets import digits, images, model_of
+from .nets import Net, digits, images, lived, model_of
 
 GROUPS = torch.tensor([4, -2, 9, 4, 9, 9])
 
@@ -67,11 +67,29 @@ def test_a_class_that_was_not_seen_keeps_the_direction_of_its_row() -> None:
     assert (kept[:3] - own[:3]).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("classes", [1, 2])
-def test_few_classes_and_no_difference_give_numbers(classes: int) -> None:
-    features = torch.ones(4, 5, dtype=torch.float64)
-    prototypes, _ = learned(torch.zeros(4, classes, dtype=torch.float64), features)
-    assert all(value.isfinite().all() for value in prototypes.state_dict().values())
+@pytest.mark.parametrize(
+    ("features", "logits"),
+    [
+        (blobs()[0], 20 * torch.eye(3, dtype=torch.float64)[torch.zeros(120, dtype=torch.long)]),
+        (blobs()[0], torch.ones(120, 1, dtype=torch.float64)),
+        (torch.ones(8, 5, dtype=torch.float64), torch.arange(3.0).double().expand(8, 3)),
+    ],
+    ids=["one class is seen", "there is one class", "one image, eight times"],
+)
+def test_images_that_show_no_difference_teach_nothing(features: Tensor, logits: Tensor) -> None:
+    prototypes, classifier = learned(logits, features)
+    own = torch.cat([classifier.weight, classifier.bias.unsqueeze(1)], 1).detach()
+    assert not prototypes.known
+    assert torch.equal(prototypes.rows(own), Prototypes(classifier).rows(own))
+
+
+def test_half_precision_around_them_does_not_reach_what_they_learn() -> None:
+    features, labels = blobs()
+    logits = 3 * F.one_hot(labels).float()
+    alone, _ = learned(logits.double(), features.float().double())
+    with torch.autocast("cpu", torch.bfloat16):
+        around, _ = learned(logits, features.float())
+    torch.testing.assert_close(around.weight.double(), alone.weight, rtol=0, atol=1e-3)  # type: ignore[operator, arg-type]
 
 
 def test_until_then_the_rows_themselves_stand_in_all_equally_long() -> None:
@@ -123,15 +141,21 @@ def test_an_untrained_phi_answers_like_the_source_model_whatever_was_recalled() 
     torch.testing.assert_close(model(x, GROUPS), backbone(x), rtol=0, atol=1e-12)
 
 
-def test_many_images_are_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, pieces = model_of(digits()), model_of(digits())
-    whole.calibrate(images(6))
+@pytest.mark.parametrize("groups", [None, torch.tensor([4, 4, 4, 4, 4, 9])])
+def test_many_images_are_looked_at_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, groups: Tensor | None
+) -> None:
+    """Also where pieces cut through groups, which count alike whatever their sizes."""
+    torch.manual_seed(0)
+    backbone = lived(Net(nn.LayerNorm(8), tokens=True))
+    whole, pieces = model_of(backbone), model_of(backbone)
+    whole.calibrate(images(6), groups)
     monkeypatch.setattr(core, "AT_ONCE", 2)
-    pieces.calibrate(images(6))
-    assert whole.prototypes is not None
-    assert pieces.prototypes is not None
-    for name, value in whole.prototypes.state_dict().items():
-        torch.testing.assert_close(pieces.prototypes.state_dict()[name], value)
+    pieces.calibrate(images(6), groups)
+    assert whole.reference.layers
+    for part in ("prototypes", "reference"):
+        expected, got = getattr(whole, part).state_dict(), getattr(pieces, part).state_dict()
+        torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.parametrize(

@@ -303,12 +303,20 @@ def test_phi_begins_with_the_moves_it_is_told_to() -> None:
     assert all(torch.equal(v, method.generator.state_dict()[n]) for n, v in method.smooth.items())
 
 
-@pytest.mark.parametrize(
-    "moves", [{"first_move": 0.5}, {"first_pull": -0.1}, {"first_recall": 1.0}]
-)
-def test_a_beginning_beyond_the_bounds_is_refused(moves: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=r"training cannot begin with .* below its bound"):
-        meta_of(pairs(1.0), **moves)
+def test_a_beginning_beyond_the_bounds_stays_within_them() -> None:
+    method = meta_of(pairs(1.0), first_move=0.7)
+    model = method.pairs[0].model.eval()
+    pixels = PREPROCESSING(method.pairs[0].train.read(torch.arange(4)))
+    told = model.generator(model.slots.parameters_of(model.backbone), model.observe(pixels))
+    moves = [told[towards(slot.layer)] for slot in model.slots if slot.kind == "norm"]
+    for move in moves:
+        torch.testing.assert_close(move, torch.full_like(move, 0.9 * 0.5 * 4 / 5))
+
+
+@pytest.mark.parametrize("name", ["first_move", "first_pull", "first_recall"])
+def test_a_beginning_in_the_other_direction_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=rf"{name} -0.1|{name} is -0.1"):
+        Config(**{name: -0.1})
 
 
 def test_a_phi_without_such_moves_begins_as_it_is() -> None:

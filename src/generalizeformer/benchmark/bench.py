@@ -45,7 +45,7 @@ def comparison(cell: Cell) -> Comparison:
     if not cell.methods or "source" not in plan.methods:
         return plan
     hindsight = tuple(name for name in plan.hindsight if name in cell.methods)
-    # What is searched longest comes last: a benchmark may be stopped at any time.
+    # What is searched longest comes last in every stream: a benchmark may be stopped at any time.
     ordered = sorted(cell.methods, key=lambda name: len(grid(name)))
     return replace(plan, methods={name: name for name in ordered}, hindsight=hindsight)
 

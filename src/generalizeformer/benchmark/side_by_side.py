@@ -76,6 +76,8 @@ def _finish(cell: Cell) -> None:
         except torch.OutOfMemoryError:
             if not tries_left:
                 raise
+        if place.limit is not None:
+            place.limit.check()
         # Others hold it now, and will let go of it. What is stored stays.
         torch.cuda.empty_cache()
         time.sleep(PATIENCE)

@@ -12,7 +12,7 @@ class OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Looked at after every step of a training and after every record."""
+    """Looked at after every step of a training and after every record; a search for settings is not cut short."""
 
     end: float  # of time.monotonic(), which all processes of a machine share
 
@@ -20,13 +20,16 @@ class TimeLimit:
     def of(cls, minutes: float) -> "TimeLimit":
         return cls(time.monotonic() + 60 * minutes)
 
+    def check(self) -> None:
+        if time.monotonic() >= self.end:
+            raise OutOfTimeError
+
     def watched(self, report: Report | None = None) -> Report:
         """The report, which raises OutOfTimeError once the end has come."""
 
         def watch(stage: str, done: int, total: int, metrics: Metrics) -> None:
             if report is not None:
                 report(stage, done, total, metrics)
-            if time.monotonic() >= self.end:
-                raise OutOfTimeError
+            self.check()
 
         return watch

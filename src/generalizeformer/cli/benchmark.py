@@ -106,7 +106,8 @@ def benchmark(
         device: Where to compute; auto takes a GPU if there is one.
         precision: Of the trainings; bf16-mixed is faster on recent GPUs.
         jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
-        minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on.
+        minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on:
+            trainings from their last validation, methods from their last record.
     """
     from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.benchmark.suites import cells, check_options
@@ -228,14 +229,14 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
     records = [record for cell in cells for record in told(out, cell)]
     refused = [refusal for cell in cells for refusal in read(out, cell).refusals]
     suite, out = SUITES[name], suite_folder(out, name)
-    if not records and not refused:
-        console.print(f"{name}: no records yet", soft_wrap=True)
-        return
-    write(out / "summary.json", records, suite.summary)
-    for table in suite.tables(records, f"{data}, {suite.title}"):
+    for table in suite.tables(records, f"{data}, {suite.title}") if records else ():
         show(table)
     if refused:
         show(refusal_table(refused, "Could not take part"))
+    if not records:
+        console.print(f"{name}: no records yet", soft_wrap=True)
+        return
+    write(out / "summary.json", records, suite.summary)
     console.print(f"records: {out / 'cells'}", soft_wrap=True)
     console.print(f"summary: {out / 'summary.json'}", soft_wrap=True)
     try:

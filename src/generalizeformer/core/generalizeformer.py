@@ -23,7 +23,7 @@ from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.reference import Reference
 from generalizeformer.core.shapes import Groups, Images, Logits, Params
 from generalizeformer.core.slots import Selection, find_slots, towards
-from generalizeformer.core.statistics import joined
+from generalizeformer.core.statistics import joined, pool_all
 from generalizeformer.errors import DataError, ImageError, UserError
 
 AT_ONCE = 128  # source images that are looked at together
@@ -208,17 +208,19 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         A few hundred images will do; labels are not needed.
         """
         check_images(images, self.backbone)
-        ids = grouping(groups, len(images), images).ids
-        parts = torch.arange(len(images)).tensor_split(-(-len(images) // AT_ONCE))
-        runs = [self._watch(images[part], ids[part]) for part in parts]
-        self.reference.learn(joined([run.statistics for run in runs]))
+        together = grouping(groups, len(images), images)
+        runs = [self._watch(part) for part in images.tensor_split(-(-len(images) // AT_ONCE))]
+        each = joined([run.statistics for run in runs])
+        self.reference.learn(pool_all(each, together))
         if self.prototypes is not None:
             classifier = self.backbone.get_submodule(self.slots.classifier)
             features = torch.cat([run.features for run in runs])
             self.prototypes.learn(features, torch.cat([run.logits for run in runs]), classifier)
 
-    def _watch(self, images: Images, ids: Groups) -> Output:
-        return self.network.run(images, grouping(ids, len(images), images), {}, watch=True)
+    def _watch(self, images: Images) -> Output:
+        """What every image by itself shows the source model."""
+        each = grouping(torch.arange(len(images)), len(images), images)
+        return self.network.run(images, each, {}, watch=True)
 
     def train(self: Model, mode: bool = True) -> Model:
         """Sets φ's mode only: the backbone is not ours, and its twin is always in eval mode."""
@@ -235,12 +237,11 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
     def _build_prototypes(self) -> Prototypes | None:
         """What the classifier's rows move to, where they do."""
-        config, kinds = self.config.generator, {slot.kind for slot in self.slots}
-        if isinstance(config, rows.Config) or "classifier" not in kinds:
-            return None
-        if not _rows.recalls("classifier", config):
-            return None
-        return Prototypes(self.backbone.get_submodule(self.slots.classifier))
+        config = self.config.generator
+        recalls = isinstance(config, channels.Config) and any(
+            _rows.recalls(slot.kind, config) for slot in self.slots
+        )
+        return Prototypes(self.backbone.get_submodule(self.slots.classifier)) if recalls else None
 
     def _named(self, card: Card) -> Card:
         """The card, with one name per class and the backbone's class for people."""

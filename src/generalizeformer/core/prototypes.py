@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from generalizeformer.core.shapes import Features, Logits, Rows
 
 FEW = 1.0  # images, below which a class keeps the direction of the classifier's row
+LITTLE = 1e-4  # of the features' length: classes that differ by less do not differ
 
 
 class Prototypes(nn.Module):
@@ -22,7 +23,7 @@ class Prototypes(nn.Module):
         weight = torch.zeros_like(_weight(classifier))
         self.register_buffer("weight", weight)
         self.register_buffer("bias", weight[:, 0].clone())
-        self.register_buffer("known", torch.tensor(False))
+        self.register_buffer("known", weight.new_zeros((), dtype=torch.bool))
 
     def rows(self, own: Rows) -> Rows:
         """A row for each class in the place of the classifier's own; where those have one, the last is the bias."""
@@ -34,18 +35,31 @@ class Prototypes(nn.Module):
         return torch.where(self.get_buffer("known"), stored, instead)
 
     def learn(self, features: Features, logits: Logits, classifier: nn.Module) -> None:
-        """From source images: the classes' directions, as long as it takes to answer as surely as `logits`."""
-        answers = logits.softmax(-1)
-        count = answers.sum(0)
-        shown = (answers.T @ features) / count.clamp(min=1e-6).unsqueeze(1)
-        known = count >= FEW
-        centre = shown[known].mean(0) if known.any() else torch.zeros_like(shown[0])
-        seen, own = F.normalize(shown - centre, dim=1), _directions(_weight(classifier))
-        directions = torch.where(known.unsqueeze(1), seen, own)
-        likeness = (features - centre) @ directions.T
-        directions = directions * _apart(logits) / _apart(likeness).clamp(min=1e-6)
-        self.get_buffer("weight").copy_(directions)
-        self.get_buffer("bias").copy_(-directions @ centre)
+        """From source images: the classes' directions, as long as it takes to answer as surely as `logits`.
+
+        Images that show no two classes, or no difference between them, teach nothing.
+        """
+        with torch.autocast(
+            features.device.type, enabled=False
+        ):  # sums over many need their digits
+            exact = torch.promote_types(features.dtype, torch.float32)
+            features, logits = features.to(exact), logits.to(exact)
+            answers = logits.softmax(-1)
+            count = answers.sum(0)
+            known = count >= FEW
+            if known.sum() < 2:
+                return
+            shown = (answers.T @ features) / count.clamp(min=1e-6).unsqueeze(1)
+            centre = shown[known].mean(0)
+            seen, own = F.normalize(shown - centre, dim=1), _directions(_weight(classifier))
+            directions = torch.where(known.unsqueeze(1), seen, own.to(exact))
+            likeness = _apart((features - centre) @ directions.T)
+            if likeness > LITTLE * features.norm(dim=1).mean():
+                self._keep(directions * _apart(logits) / likeness, centre)
+
+    def _keep(self, rows: Tensor, centre: Tensor) -> None:
+        self.get_buffer("weight").copy_(rows)
+        self.get_buffer("bias").copy_(-rows @ centre)
         self.get_buffer("known").fill_(True)
 
 

@@ -33,10 +33,10 @@ class Statistics:
     variance: Float[Tensor, "groups channels"]
 
 
-def joined(runs: list[dict[str, Statistics]]) -> dict[str, Statistics]:
-    """The groups of several runs, one run after another."""
+def joined(runs: list[dict[str, Statistics]]) -> dict[str, Moments]:
+    """The images of several runs, where every image was a group."""
     return {
-        name: Statistics(
+        name: Moments(
             torch.cat([run[name].mean for run in runs]),
             torch.cat([run[name].variance for run in runs]),
         )

@@ -66,6 +66,11 @@ class Config:
         check_shares("meta", look_share=self.look_share, average=self.average)
         if self.sureness < 0:
             raise UserError(f"meta: sureness is {self.sureness}; give 0 for none, or about 10")
+        if min(self.first_move, self.first_pull, self.first_recall) < 0:
+            raise UserError(
+                f"meta: first_move is {self.first_move}, first_pull {self.first_pull}, first_recall "
+                f"{self.first_recall}; none may be negative, and 0 begins with the source model"
+            )
         clip = {} if self.clip is None else {"clip": self.clip}
         check_positive("meta", learning_rate=self.learning_rate, **clip)
 
@@ -88,7 +93,7 @@ def blend(strange: list[Pair], own: list[Pair], stay: float) -> list[Pair]:
 
 
 class Meta:
-    """Trains the generator that the pairs' models share. Their backbones stay as they are."""
+    """Trains the generator that the pairs' models share, from a beginning of its own. Backbones stay as they are."""
 
     def __init__(
         self, pairs: list[Pair], preprocessing: Preprocessing, config: Config, fabric: Fabric

@@ -13,7 +13,7 @@ from torch import Tensor
 from generalizeformer.core.generators._units import CLIP, GRADIENT_FLOOR, Input, Owners, onward
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.slots import Kind, Slot, towards
+from generalizeformer.core.slots import Slot, towards
 from generalizeformer.core.statistics import Statistics, bounded
 
 DESCRIPTORS = 8
@@ -106,8 +106,8 @@ def apply(
 
 def _trust(seen: Observation, bounds: Bounds) -> Float[Tensor, "groups 1"]:
     """What the statistics of so many images are worth beside the source's."""
-    sizes = seen.grouping.sizes.to(seen.features.dtype).unsqueeze(1)
-    return sizes / (sizes + bounds.prior)
+    sizes = seen.grouping.sizes.unsqueeze(1)
+    return (sizes / (sizes + bounds.prior)).to(seen.features.dtype)
 
 
 def _left_to_move(
@@ -152,11 +152,6 @@ def _per_slot(slots: list[Slot], values: Float[Tensor, "*lead channels"]) -> Ten
     owners = Owners.of([slot.size[1] for slot in slots], values.device)
     flat = values.reshape(-1, values.shape[-1], 1)
     return owners.spread(owners.mean(flat)).reshape(values.shape)
-
-
-def moves(kind: Kind, bounds: Bounds) -> int:
-    """How many moves a channel has."""
-    return MOVES
 
 
 def elements(slot: Slot) -> int:

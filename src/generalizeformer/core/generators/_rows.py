@@ -77,16 +77,16 @@ def _apply(slot: Slot, source: Params, seen: Observation, moves: Tensor, bounds:
     length = rows.norm(dim=-1, keepdim=True)
     gradients = gradients / (gradients.norm(dim=-1, keepdim=True) + 1e-3)
     change = rows * along
-    if recalls(slot.kind, bounds) and seen.prototypes is not None:
-        share = bounds.recall * onward(moves[..., RECALL], bounds.away)
-        change = change + share * (seen.prototypes.rows(rows) - rows)
     gathers = bounds.gather and slot.kind == "classifier" and "features" in bounds.inputs
     if "features" in bounds.inputs and not gathers:
         change = change + length * _prototypes(slot, seen)[0] * to_class
     if "gradients" in bounds.inputs:
         change = change - length * gradients * down
     if len(slot.shapes) == 2:  # the last column is the bias: it has a move of its own
-        change = torch.cat([change[..., :-1], change[..., -1:] + rms(rows) * bias], -1)
+        change = torch.cat([change[..., :-1], rms(rows) * bias], -1)
+    if recalls(slot.kind, bounds) and seen.prototypes is not None:
+        share = bounds.recall * onward(moves[..., RECALL], bounds.away)
+        change = change + share * (seen.prototypes.rows(rows) - rows)
     target = slot.parameters(rows + change)
     if gathers:
         target[towards(slot.layer)] = bounds.pull * onward(moves[..., 2], bounds.away)
@@ -126,11 +126,6 @@ def _bias(slot: Slot, rows: Tensor) -> Tensor:
 def recalls(kind: Kind, bounds: Bounds) -> bool:
     """Whether rows of a layer of this kind move to the source's prototypes as well."""
     return bounds.recall > 0 and kind == "classifier" and "features" in bounds.inputs
-
-
-def moves(kind: Kind, bounds: Bounds) -> int:
-    """How many moves a row has."""
-    return MOVES + recalls(kind, bounds)
 
 
 def elements(slot: Slot) -> int:

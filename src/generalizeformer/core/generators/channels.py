@@ -80,9 +80,8 @@ class Channels(nn.Module):
         self.depth = [depth[slot.layer] for mine in self.kinds.values() for slot in mine]
         self.counts = [FAMILIES[k].elements(s) for k, mine in self.kinds.items() for s in mine]
         self.encode = nn.ModuleDict({k: _mlp(FAMILIES[k].DESCRIPTORS, width, width) for k in kinds})
-        self.decode = nn.ModuleDict(
-            {k: _mlp(2 * width, width, FAMILIES[k].moves(k, config)) for k in kinds}
-        )
+        moves = {k: FAMILIES[k].MOVES + _rows.recalls(k, config) for k in kinds}
+        self.decode = nn.ModuleDict({k: _mlp(2 * width, width, moves[k]) for k in kinds})
         for decoder in self.decode.values():
             nn.init.zeros_(decoder[-1].weight)  # type: ignore[index]
             nn.init.zeros_(decoder[-1].bias)  # type: ignore[index]
@@ -126,21 +125,19 @@ class Channels(nn.Module):
 
     @torch.no_grad()
     def begin(self, move: float, pull: float, recall: float) -> None:
-        """Where a training starts: how far norm layers move, what rows gather of each feature, how far they recall."""
-        starts: tuple[tuple[Kind, slice, float, str, float], ...] = (
-            ("norm", _norms.TOWARDS, move, "reach", self.config.reach),
-            ("classifier", _rows.GATHER, pull, "pull", self.config.pull),
-            ("classifier", _rows.RECALL, recall, "recall", self.config.recall),
+        """Where a training starts: how far norm layers move, what rows gather of each feature, how far they recall.
+
+        At most nine tenths of what is possible: at its bound a move has no gradient.
+        """
+        starts: tuple[tuple[Kind, slice, float, float], ...] = (
+            ("norm", _norms.TOWARDS, move, self.config.reach),
+            ("classifier", _rows.GATHER, pull, self.config.pull),
+            ("classifier", _rows.RECALL, recall, self.config.recall),
         )
-        for kind, moves, start, name, bound in starts:
-            if not start or not bound or kind not in self.decode:
-                continue
-            if not 0 <= start < bound:
-                raise UserError(
-                    f"channels: training cannot begin with {start} where the bound, {name}, is {bound}; it must be at "
-                    "least 0 and below its bound"
-                )
-            self.decode[kind][-1].bias[moves] = math.atanh(start / bound)  # type: ignore[index]
+        for kind, moves, start, bound in starts:
+            if start and bound and kind in self.decode:
+                part = min(start / bound, 0.9)
+                self.decode[kind][-1].bias[moves] = math.atanh(part)  # type: ignore[index]
 
     def _encode(self, kind: Kind, source: Params, seen: Observation) -> Tensor:
         """(groups, elements, width): the elements of all slots of a kind, in one pass."""
