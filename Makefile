@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: help demo pacs test lint format slow clean
 
 help:
-	@echo "make demo   train on rotated digits, compare five methods, write a page (3 minutes on 2 cores)"
+	@echo "make demo   train on rotated digits, compare five methods, write a page (4 minutes on 2 cores)"
 	@echo "make pacs   all benchmarks on PACS into results/pacs; ROOT=folder of the images, SUITE=one, FLAGS=more (hours, GPU)"
 	@echo "make test   lint, then every test that needs no GPU and no downloaded data"
 	@echo "make lint   ruff, import-linter, mypy"
