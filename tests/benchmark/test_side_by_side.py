@@ -1,5 +1,6 @@
 """What a process does with a cell for which there is no memory just now."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,17 @@ def test_a_cell_that_never_finds_memory_says_so(
     with pytest.raises(torch.OutOfMemoryError, match="none left"):
         side_by_side._finish("cell")  # type: ignore[arg-type]
     assert len(tried) == 3
+
+
+def test_a_cell_that_waits_for_memory_looks_at_the_clock(
+    tried: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = replace(side_by_side._Here.place, limit=TimeLimit.of(0))
+    monkeypatch.setattr(side_by_side._Here, "place", over)
+    monkeypatch.setattr(side_by_side, "finish", failing(tried, 2))
+    with pytest.raises(OutOfTimeError):
+        side_by_side._finish("cell")  # type: ignore[arg-type]
+    assert len(tried) == 1
 
 
 def test_a_limit_of_time_reports_until_it_is_up() -> None:

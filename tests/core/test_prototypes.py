@@ -27,8 +27,8 @@ def blobs(classes: int = 3, each: int = 40) -> tuple[Tensor, Tensor]:
     return places[labels] + 0.1 * noise, labels
 
 
-def learned(logits: Tensor, features: Tensor, bias: bool = True) -> tuple[Prototypes, nn.Linear]:
-    classifier = nn.Linear(features.shape[1], logits.shape[1], bias=bias).double()
+def learned(logits: Tensor, features: Tensor) -> tuple[Prototypes, nn.Linear]:
+    classifier = nn.Linear(features.shape[1], logits.shape[1]).double()
     prototypes = Prototypes(classifier)
     prototypes.learn(features, logits, classifier)
     return prototypes, classifier
