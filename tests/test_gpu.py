@@ -13,8 +13,12 @@ from generalizeformer.core.card import Card
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.datasets import digits
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.training._loop import Stage, fit
 from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training._start import fingerprint
 from generalizeformer.training.erm import Config as ErmConfig
+from generalizeformer.training.erm import Erm
 from generalizeformer.training.meta import Config as MetaConfig
 
 pytestmark = pytest.mark.gpu
@@ -81,3 +85,25 @@ def test_training_runs_and_learns(tmp_path: Path, precision: str) -> None:
     assert model.card.source_accuracy is not None
     assert model.card.source_accuracy > 70
     assert GeneralizeFormer.from_pretrained(tmp_path).card == model.card
+
+
+def test_the_same_training_gives_the_same_backbone_to_the_bit(tmp_path: Path) -> None:
+    images = torch.randint(0, 256, (2, 40, 3, 64, 64), dtype=torch.uint8)
+    labels = torch.arange(40) % 7
+    domains = tuple(Domain(name, images[i], labels) for i, name in enumerate("ab"))
+    data = DomainDataset("noise", tuple("abcdefg"), domains).to("cuda")
+    fabric = Fabric(accelerator="cuda", devices=1, precision="bf16-mixed")
+    prints = set()
+    for run in ("one", "two"):
+        torch.manual_seed(0)
+        method = Erm(
+            torchvision.models.mobilenet_v2(num_classes=7),
+            data,
+            data,
+            Preprocessing(size=64),
+            ErmConfig(steps=30, per_domain=16, every=30),
+            fabric,
+        )
+        fit(method, Stage(name="erm", steps=30, seed=0, folder=tmp_path / run, fabric=fabric))
+        prints.add(fingerprint(method.weights()))
+    assert len(prints) == 1

@@ -14,6 +14,7 @@ from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.selection import grid
 from generalizeformer.data.splits import split_all
 from generalizeformer.data.streams import Stream
+from generalizeformer.errors import CheckpointError
 from generalizeformer.training._start import fingerprint
 
 from .lab import MAIN, cells, domains, fabric
@@ -109,6 +110,24 @@ def test_all_methods_of_a_target_start_from_the_same_bits_in_both_trainings(made
     assert seen.backbones.keys() == {"b+c", "a+c"}
     assert all(len(bits) == 1 for bits in seen.backbones.values())
     assert seen.backbones["b+c"] != seen.backbones["a+c"]
+
+
+def test_records_tell_the_bits_they_were_made_with(made: Any) -> None:
+    _, all_cells, records, seen = made
+    for cell in all_cells:
+        told = {record.source for record in records[cell.name]}
+        assert told == seen.backbones["b+c" if cell.target == "a" else "a+c"]
+
+
+def test_methods_are_not_added_to_records_of_another_source_model(
+    made: Any, tmp_path: Path
+) -> None:
+    _, (cell, *_), records, _ = made
+    strange = tuple(replace(r, source="0123456789ab") for r in records[cell.name])
+    store.write(tmp_path, store.Stored(cell=cell, records=strange))
+    with pytest.raises(CheckpointError, match="another source model \\(0123456789ab\\)"):
+        finish(replace(cell, methods=("lame",)), domains(), tmp_path, fabric())
+    assert store.read(tmp_path, cell).records == strange
 
 
 def test_the_plain_model_is_the_same_for_the_papers_generator(made: Any) -> None:

@@ -19,6 +19,7 @@ NEWEST = (
     "memory",
     "device",
     "commit",
+    "source",
     "training",
 )
 

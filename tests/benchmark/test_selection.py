@@ -17,7 +17,9 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> Any:
     asked: list[tuple[Any, ...]] = []
 
     def place(by_supports: dict[int | None, dict[str, float]]) -> list[tuple[Any, ...]]:
-        def fake(model: Any, data: Any, method: str, stream: Stream, seed: int, given: Any) -> Any:
+        def fake(
+            model: Any, data: Any, method: str, stream: Stream, seed: int, given: Any, *_: Any
+        ) -> Any:
             asked.append((data.names, stream, given))
             supports = given[method]["supports"]
             return record(accuracy=by_supports.get(supports, {}).get(stream.targets[0], 0.0))

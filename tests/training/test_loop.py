@@ -188,3 +188,22 @@ def test_every_step_is_reported(tmp_path: Path) -> None:
         ("walk", done, 4) for done in (1, 2, 3, 4)
     ]
     assert ["score" in metrics for *_, metrics in told] == [False, True, False, True]
+
+
+def test_convolutions_repeat_their_bits_in_the_loop_and_are_the_callers_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudnn, seen = torch.backends.cudnn, []
+    monkeypatch.setattr(cudnn, "benchmark", True)
+
+    class Watching(Walk):
+        def update(self, step: int, generator: torch.Generator) -> Metrics:
+            seen.append((cudnn.deterministic, cudnn.benchmark))
+            if step == 3:
+                raise OSError("full")
+            return super().update(step, generator)
+
+    with pytest.raises(OSError, match="full"):
+        fit(Watching(), stage(tmp_path))
+    assert set(seen) == {(True, False)}
+    assert (cudnn.deterministic, cudnn.benchmark) == (False, True)

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     seen: list[tuple[str, ...]] = []
     calibrate = _recipe.calibrate
 
-    def spy(model: Any, data: Any, preprocessing: Any) -> None:
+    def spy(model: Any, data: Any, preprocessing: Any, per_domain: int) -> None:
         seen.append(data.names)
-        calibrate(model, data, preprocessing)
+        calibrate(model, data, preprocessing, per_domain)
 
     monkeypatch.setattr(_recipe, "calibrate", spy)
     return seen
@@ -112,7 +113,7 @@ def test_stages_leave_a_state_and_a_log_each(tmp_path: Path) -> None:
     trained(tmp_path, recipe(held_out=("b",)))
     names = {path.name for path in (tmp_path / "training").iterdir()}
     stages = ("erm", "erm-without-b", "meta")
-    assert names == {f"{s}.state" for s in stages} | {f"{s}.jsonl" for s in stages}
+    assert names == {f"{s}.{kind}" for s in stages for kind in ("state", "jsonl")} | {"scores.json"}
 
 
 @pytest.mark.parametrize("episodes", ["held-out", "joint"])
@@ -307,6 +308,36 @@ def test_layers_without_statistics_are_measured_on_the_final_backbone(
     _recipe.calibrate(model, run.data, PREPROCESSING)
     assert kept
     assert same(kept, state(model.reference))
+
+
+def test_as_many_images_are_measured_as_the_recipe_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    measure = GeneralizeFormer.calibrate
+
+    def spy(model: GeneralizeFormer, images: torch.Tensor, *given: Any) -> None:
+        seen.append(len(images))
+        measure(model, images, *given)
+
+    monkeypatch.setattr(GeneralizeFormer, "calibrate", spy)
+    trained(tmp_path, recipe(held_out=("a",), calibration=2))
+    assert seen == [6, 4]  # of three domains, then of two
+    with pytest.raises(UserError, match="calibration"):
+        recipe(calibration=0)
+
+
+def test_the_cards_accuracies_are_measured_once_for_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = trained(tmp_path, recipe(held_out=("a",))).card
+    with monkeypatch.context() as patch:
+        patch.setattr(_recipe, "mean_accuracies", None)
+        assert trained(tmp_path, recipe(held_out=("a",))).card == card
+    kept = tmp_path / "training" / "scores.json"
+    for poor in ("{", json.dumps({"weights": "of another", "plain": 1.0, "adapted": 1.0})):
+        kept.write_text(poor)
+        assert trained(tmp_path, recipe(held_out=("a",))).card == card
 
 
 def shared_between_targets(folder: Path, targets: str) -> GeneralizeFormer:

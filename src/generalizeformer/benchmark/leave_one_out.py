@@ -20,9 +20,10 @@ from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import split_all
+from generalizeformer.errors import CheckpointError
 from generalizeformer.training._loop import Report
 from generalizeformer.training._recipe import train_recipe
-from generalizeformer.training._start import near
+from generalizeformer.training._start import fingerprint, near
 
 
 def finish(
@@ -38,10 +39,12 @@ def finish(
     missing = [task for task in tasks(cell) if task.key not in stored.done(commit)]
     if missing:
         bench = _bench(cell, domains, folder, fabric, report)
+        source = fingerprint(bench.model.backbone.state_dict())
+        _check_same(source, stored, folder)
         kept = stored.refusals if commit is not None and commit == stored.commit else ()
         before = replace(stored, refusals=kept, commit=commit)
         for number, task in enumerate(missing, start=1):
-            answer = _marked(bench.answer(task), fabric.device, commit, cell)
+            answer = _marked(bench.answer(task), fabric.device, commit, source, cell)
             before = before.plus(answer)
             spent = stored.seconds + time.monotonic() - started
             store.write(folder, replace(before, seconds=spent))
@@ -110,14 +113,26 @@ def _card(cell: Cell, domains: DomainDataset) -> Card:
     )
 
 
+def _check_same(source: str, stored: store.Stored, folder: Path) -> None:
+    """Raises where records of the cell were made on another source model: methods are compared on one."""
+    others = {record.source for record in stored.records} - {"", source}
+    if others:
+        raise CheckpointError(
+            f"{store.place(folder, stored.cell)}: its records were made on another source model ({', '.join(others)}) "
+            f"than the one trained here ({source}); bring the folders models and backbones of that time, or move the "
+            "file away and compare all methods again"
+        )
+
+
 def _marked(
-    answer: Record | Refusal, device: torch.device, commit: str | None, cell: Cell
+    answer: Record | Refusal, device: torch.device, commit: str | None, source: str, cell: Cell
 ) -> Record | Refusal:
     """A record with what it was made by."""
     if isinstance(answer, Refusal):
         return answer
     training = cell.recipe.get("also", {}).get(answer.method, {})
-    return replace(answer, device=_named(device), commit=commit, training=training)
+    where = _named(device)
+    return replace(answer, device=where, commit=commit, source=source, training=training)
 
 
 def _named(device: torch.device) -> str:

@@ -45,6 +45,7 @@ class Record:
     memory: int | None = None
     device: str = ""  # that it ran on, where a benchmark noted it
     commit: str | None = None  # of the code, likewise
+    source: str = ""  # fingerprint of the source model's weights, likewise
     # Settings of the method's own training, where it has one.
     training: dict[str, Any] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
 """Runs methods over streams. The only place where labels meet logits."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ from generalizeformer.benchmark.passes import Passes
 from generalizeformer.benchmark.records import Record, Refusal, refusal
 from generalizeformer.config import from_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.shapes import Groups, Images
 from generalizeformer.data.domains import DomainDataset
-from generalizeformer.data.streams import Stream
+from generalizeformer.data.streams import Stream, Truth
 from generalizeformer.errors import UserError
 
 ADAPTERS = "generalizeformer.adapters"
@@ -32,6 +33,18 @@ Settings = Mapping[str, Mapping[str, Any]]
 """Settings by method; a method that is not there runs with its defaults."""
 Ask = Callable[[Adapter, Tensor, Tensor], Tensor]
 """How a method is asked: images and their groups in, logits out."""
+
+
+class Arrival(NamedTuple):
+    """Consecutive batches as the model takes them, on its device; apart from them the truth."""
+
+    images: Images
+    groups: Groups
+    truth: Truth
+
+
+Read = Callable[[GeneralizeFormer, DomainDataset, Stream, int], Iterable[Arrival]]
+"""How a stream's images come to the model, as many batches at once as fit in a number of images."""
 
 
 class Cost(NamedTuple):
@@ -61,6 +74,15 @@ def build_adapter(
     config = from_dict(module.Config, settings)
     adapter: Adapter = module.build(source, config)
     return adapter, asdict(config)
+
+
+def arriving(
+    source: GeneralizeFormer, dataset: DomainDataset, stream: Stream, together: int
+) -> Iterator[Arrival]:
+    """The usual way: read and prepared when their turn comes."""
+    device, prepare = next(source.parameters()).device, source.card.preprocessing
+    for chunk in stream.chunks(dataset, together):
+        yield Arrival(prepare(chunk.images.to(device)), chunk.groups.to(device), chunk.truth)
 
 
 def compare(
@@ -108,15 +130,17 @@ def run(
     settings: Settings | None = None,
     sources: DomainDataset | None = None,
     before: dict[str, float] | None = None,
+    read: Read = arriving,
 ) -> Record:
     """One method on one stream: the images go in, the truth is kept here.
 
     `sources`: source validation images, which the plain source model answers before and the method after the
     stream, in batches of the same size. `before`: what the plain source model has on them, where that is known.
+    `read`: how the stream's images come.
     """
     held = _allocated(source)
     adapter, used = build_adapter(method, source, **(settings or {}).get(method, {}))
-    scored = _score(adapter, _learn, source, dataset, stream)
+    scored = _score(adapter, _learn, source, dataset, stream, read)
     after = {}
     if sources is not None:
         before = before or _recalled(build_adapter("source", source)[0], source, sources, stream)
@@ -147,19 +171,22 @@ def run(
 
 
 def _score(
-    adapter: Adapter, ask: Ask, source: GeneralizeFormer, dataset: DomainDataset, stream: Stream
+    adapter: Adapter,
+    ask: Ask,
+    source: GeneralizeFormer,
+    dataset: DomainDataset,
+    stream: Stream,
+    read: Read = arriving,
 ) -> Scored:
     """The stream answered by the method, and the answers held against the truth."""
-    device, prepare = next(source.parameters()).device, source.card.preprocessing
     # Many batches at once where the method keeps no state.
     together = TOGETHER if isinstance(adapter, GroupedAdapter) else stream.batch_size
     passes = Passes(source.backbone, source.slots.classifier)
     parts, seconds, peaks = [], 0.0, []
-    for chunk in stream.chunks(dataset, together):
-        images, groups = prepare(chunk.images.to(device)), chunk.groups.to(device)
+    for images, groups, truth in read(source, dataset, stream, together):
         asked = ALONE.submit(_measured, ask, adapter, images, groups, passes)
         logits, spent, peak = asked.result()
-        labels, where = chunk.truth.labels.cpu(), chunk.truth.domains.cpu()
+        labels, where = truth.labels.cpu(), truth.domains.cpu()
         right, sure = logits.argmax(1) == labels, logits.double().softmax(1).amax(1)
         parts.append((right, sure, labels, where))
         seconds += spent

@@ -6,6 +6,7 @@ from typing import Any
 
 from generalizeformer import catalog
 from generalizeformer.benchmark.records import ORACLE, Record
+from generalizeformer.benchmark.remembering import remembering
 from generalizeformer.benchmark.runner import ADAPTERS, run
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
@@ -41,15 +42,16 @@ def choose(
     Training-domain validation (Gulrajani & Lopez-Paz, 2021) with the accuracy after adaptation, as in T3A's
     protocol. Ties go to the earlier entry. `limit`: images of each domain; None: all.
     """
-    streams = [Stream((name,), batch_size, seed, limit) for name in validation.names]
-
-    def score(settings: dict[str, Any]) -> float:
-        given = {method: settings}
-        found = [run(source, validation, method, s, seed, given).accuracy for s in streams]
-        return sum(found) / len(found)
-
     entries = grid(method)
-    scores = tuple(score(settings) for settings in entries)
+    streams = [Stream((name,), batch_size, seed, limit) for name in validation.names]
+    with remembering(source, validation, streams) as (lent, read):
+
+        def score(settings: dict[str, Any]) -> float:
+            given = (seed, {method: settings}, None, None, read)  # no sources to be asked again
+            found = [run(lent, validation, method, s, *given).accuracy for s in streams]
+            return sum(found) / len(found)
+
+        scores = tuple(score(settings) for settings in entries)
     best = scores.index(max(scores))  # index finds the first
     return Choice(entries[best], scores[best], scores)
 

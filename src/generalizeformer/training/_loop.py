@@ -1,12 +1,15 @@
 """The only training loop: update, validate on source data, keep the best, log, and survive being killed.
 
 Every random draw of a step comes from a seed derived from the step's number, so a run that is killed and
-resumed from its last saved state ends with the same weights as one that was never interrupted.
+resumed from its last saved state ends with the same weights as one that was never interrupted. On a GPU the same
+holds of convolutions, for which repeatable algorithms are chosen: the same training on the same kind of GPU gives
+the same backbone again. What adds up in no order there, as the sums over groups that φ looks at do, may differ.
 """
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -61,21 +64,33 @@ class Stage:
 def fit(method: Method, stage: Stage) -> Metrics:
     """Drives the method through the stage and leaves it with its best weights. Gives the best metrics."""
     state = _resume(method, stage)
-    for step in range(state["step"], stage.steps):
-        metrics = _update(method, stage, step)
-        done = step + 1
-        if done % stage.every == 0 or done == stage.steps:
-            metrics |= method.validate()
-            if state["best"] is None or metrics["score"] > state["best"]["score"]:
-                state["best"], state["weights"] = metrics, _copy(method.weights())
-            state["step"] = done
-            _record(method, stage, state, metrics)
-        if stage.report is not None and stage.fabric.global_rank == 0:
-            stage.report(stage.name, done, stage.steps, metrics)
+    with repeatable():
+        for step in range(state["step"], stage.steps):
+            metrics = _update(method, stage, step)
+            done = step + 1
+            if done % stage.every == 0 or done == stage.steps:
+                metrics |= method.validate()
+                if state["best"] is None or metrics["score"] > state["best"]["score"]:
+                    state["best"], state["weights"] = metrics, _copy(method.weights())
+                state["step"] = done
+                _record(method, stage, state, metrics)
+            if stage.report is not None and stage.fabric.global_rank == 0:
+                stage.report(stage.name, done, stage.steps, metrics)
     # Ranks score alike up to rounding; where that decides which weights are best, rank 0 does.
     method.load_weights(stage.fabric.broadcast(state["weights"]))
     best: Metrics = state["best"]
     return best
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Convolutions by algorithms that give the same bits every time; afterwards as the caller had it."""
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
 
 
 def is_finished(stage: Stage) -> bool:

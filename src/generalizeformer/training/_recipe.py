@@ -22,11 +22,12 @@ from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import Division, split_all
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
-from generalizeformer.training._checks import check_shares
+from generalizeformer.training._checks import check_counts, check_shares
 from generalizeformer.training._companions import Pace, check_companion, config_of, training_of
 from generalizeformer.training._loop import Report, Stage, fit, is_finished
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
 from generalizeformer.training._start import (
+    PER_DOMAIN,
     calibrate,
     check_fits,
     fingerprint,
@@ -60,6 +61,8 @@ class Recipe:
     erm: ErmConfig | None = field(default_factory=ErmConfig)
     meta: MetaConfig = field(default_factory=MetaConfig)
     held_out: tuple[str, ...] | None = None  # domains to leave out in turn; None: every one
+    # Images of each domain that the reference and the prototypes are measured on.
+    calibration: int = PER_DOMAIN
     stay: float = 0.2  # share of meta-steps on the final model's own domains: do no harm
     validation: float = 0.2  # share of every source domain that is only validated on
     division: Division = "seeded"  # who decides which: our seed, DomainBed's, or the official lists
@@ -69,6 +72,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_shares("recipe", stay=self.stay)
+        check_counts("recipe", calibration=self.calibration)
         for name, settings in self.also.items():
             config_of(name, settings)
         if not 0 <= self.seed < 2**63:
@@ -251,12 +255,12 @@ class _Run:
         """A model with a fresh φ, the same for every backbone, that has seen these domains and no other."""
         torch.manual_seed(self.recipe.seed)
         model = GeneralizeFormer(backbone, self.recipe.model, self.card).to(self.fabric.device)
-        calibrate(model, self.data.only(domains), self.preprocessing)
+        known = self.data.only(domains)
+        calibrate(model, known, self.preprocessing, self.recipe.calibration)
         return model
 
     def _card(self, model: GeneralizeFormer) -> Card:
-        device = self.fabric.device
-        plain, adapted = mean_accuracies(model, self.held, self.preprocessing, device)
+        plain, adapted = self._scores(model)
         return replace(
             model.card,
             sources=self.data.names,
@@ -265,3 +269,19 @@ class _Run:
             source_accuracy=plain,
             adapted_accuracy=adapted,
         )
+
+    def _scores(self, model: GeneralizeFormer) -> tuple[float, float]:
+        """Percent on the validation images, plain and adapted: measured once, as a benchmark loads a model often."""
+        path, weights = self.folder / "training" / "scores.json", fingerprint(model.state_dict())
+        try:
+            kept = json.loads(path.read_text("utf-8"))
+            if kept["weights"] == weights:
+                return float(kept["plain"]), float(kept["adapted"])
+        except (OSError, ValueError, KeyError, TypeError):  # measured again
+            pass
+        device = self.fabric.device
+        plain, adapted = mean_accuracies(model, self.held, self.preprocessing, device)
+        if self.fabric.global_rank == 0:
+            found = {"weights": weights, "plain": plain, "adapted": adapted}
+            atomic.write_text(path, json.dumps(found) + "\n")
+        return plain, adapted

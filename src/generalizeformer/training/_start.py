@@ -16,7 +16,9 @@ from generalizeformer.errors import DataError, UserError
 
 AT_ONCE = 512  # images that are fingerprinted together
 _DESCRIBED: WeakKeyDictionary[Domain, str] = WeakKeyDictionary()
-PER_DOMAIN = 256  # images that the reference and the prototypes are measured on
+PER_DOMAIN = (
+    256  # images that the reference and the prototypes are measured on, unless told otherwise
+)
 
 
 @torch.no_grad()
@@ -86,13 +88,18 @@ def _digest(domain: Domain) -> str:
     return content.hexdigest()[:12]
 
 
-def calibrate(model: GeneralizeFormer, data: DomainDataset, preprocessing: Preprocessing) -> None:
-    """Measures what some images of each domain look like to the model, where it wants to know."""
+def calibrate(
+    model: GeneralizeFormer,
+    data: DomainDataset,
+    preprocessing: Preprocessing,
+    per_domain: int = PER_DOMAIN,
+) -> None:
+    """Measures what so many images of each domain look like to the model, where it wants to know."""
     if model.reference.layers or model.prototypes is not None:
-        pixels = torch.cat([_spread(domain) for domain in data.domains])
+        pixels = torch.cat([_spread(domain, per_domain) for domain in data.domains])
         model.calibrate(preprocessing(pixels.to(next(model.parameters()).device)))
 
 
-def _spread(domain: Domain) -> torch.Tensor:
+def _spread(domain: Domain, count: int) -> torch.Tensor:
     """Images spread evenly over the domain: stored images are often sorted by class."""
-    return domain.read(torch.linspace(0, len(domain) - 1, min(PER_DOMAIN, len(domain))).long())
+    return domain.read(torch.linspace(0, len(domain) - 1, min(count, len(domain))).long())
