@@ -117,8 +117,11 @@ def test_sources_are_told_apart_though_they_meet_the_same_stream() -> None:
         ("source", "50.0", "20.0", "40.0"),
         ("generalizeformer", "50.0", "40.0", "46.7"),
     )
-    assert (a.title, a.columns) == ("t, batches of 20, from a", ("method", "c", "b", "mean"))
-    assert b.rows == (("source", "20.0", "20.0"), ("generalizeformer", "40.0", "40.0"))
+    assert (a.title, a.columns[:-1]) == ("t, batches of 20, from a", ("method", "c", "b", "mean"))
+    assert [row[:-1] for row in b.rows] == [
+        ("source", "20.0", "20.0"),
+        ("generalizeformer", "40.0", "40.0"),
+    ]
     gains = next(s.table for s in single_source.sections(SINGLE) if "Gain" in s.title)
     assert gains is not None
     assert gains.rows == (("generalizeformer", "+6.7"),)  # +10, -10 and +20
@@ -126,7 +129,20 @@ def test_sources_are_told_apart_though_they_meet_the_same_stream() -> None:
 
 def test_one_source_needs_no_table_of_sources() -> None:
     (table,) = single_source.tables(SINGLE[:2], "t")
-    assert table.columns == ("method", "c", "b", "mean")
+    assert table.columns == ("method", "c", "b", "mean", "ms / image")
+
+
+def test_a_method_that_lacks_a_source_or_a_target_has_no_mean() -> None:
+    for lacking in (SINGLE[:-1], [*SINGLE[:4], *SINGLE[5:]]):
+        assert list(single_source.summary(lacking)["methods"]) == ["source"]
+        assert single_source.tables(lacking, "t")[0].rows[1][-1] == "–"
+
+
+def test_a_seed_that_lacks_a_look_counts_where_it_is_whole() -> None:
+    lacking = [r for r in DYNAMIC if (r.method, r.run_seed, r.accuracy) != ("tent", 1, 80.0)]
+    entry = dynamic.summary(lacking)["methods"]["tent"]["20"]
+    assert (entry["alone"], entry["mixed"]) == (75.0, 62.0)
+    assert dynamic.tables(lacking, "t")[0].rows[1][1:3] == ("75.0", "62.0 ± 2.8")
 
 
 def test_the_single_source_summary_has_the_main_shape_for_every_source() -> None:
@@ -136,6 +152,7 @@ def test_the_single_source_summary_has_the_main_shape_for_every_source() -> None
         "mean": 50.0,
         "targets": {"c": 50.0, "b": 50.0},
         "sources_after": 80.0,
+        "milliseconds": 10.0,
         "seeds": 1,
     }
 

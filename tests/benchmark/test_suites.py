@@ -146,8 +146,8 @@ def test_each_variant_is_what_its_name_says() -> None:
     assert not known["generalizeformer_not_singly"].model.singly
     recalling = known["generalizeformer_without_prototypes"].model.generator
     assert recalling == replace(MAIN.model.generator, recall=0.0)  # type: ignore[call-arg]
-    mirroring = replace(MAIN, model=replace(MAIN.model, mirrored=True))
-    assert not varied(mirroring)["generalizeformer_not_mirrored"].model.mirrored
+    mirroring = replace(MAIN, model=replace(MAIN.model, mirrored="all"))
+    assert varied(mirroring)["generalizeformer_not_mirrored"].model.mirrored == "no"
     plain = known["generalizeformer_without_shift"]
     assert (plain.episodes, plain.meta.look_share) == ("looks", 0)
     assert plain.meta.looks is not None

@@ -51,25 +51,29 @@ def test_the_summary_has_the_means_over_seeds_then_targets() -> None:
         "mean": 52.5,
         "targets": {"a": 65.0, "b": 40.0},
         "sources_after": 87.5,
+        "milliseconds": 10.0,
         "seeds": 2,
     }
     assert source["1"] == {
         "mean": 60.0,
         "targets": {"a": 60.0},
         "sources_after": None,
+        "milliseconds": 10.0,
         "seeds": 1,
     }
 
 
-def test_targets_weigh_the_same_however_many_seeds_they_have() -> None:
-    entry = summary(RECORDS)["methods"]["alpha_bn"]["20"]
-    assert entry["targets"] == {"a": 68.0, "b": 41.0}
-    assert entry["mean"] == 54.5
-    assert entry["seeds"] == 1  # all that both targets have
+def test_only_seeds_with_all_targets_count() -> None:
+    told = summary(RECORDS)["methods"]
+    entry = told["alpha_bn"]["20"]
+    assert entry["targets"] == {"a": 62.0, "b": 41.0}  # not seed 1, which lacks b
+    assert (entry["mean"], entry["seeds"]) == (51.5, 1)
+    assert "alpha_bn_oracle" not in told  # no seed has both
 
 
 def test_oracles_keep_their_mark_and_come_last() -> None:
-    assert list(summary(RECORDS)["methods"]) == ["source", "alpha_bn", "alpha_bn_oracle"]
+    whole = [one("alpha_bn_oracle", "b", 99.0), *RECORDS]
+    assert list(summary(whole)["methods"]) == ["source", "alpha_bn", "alpha_bn_oracle"]
     for table in (accuracy_table(RECORDS, ""), target_table(RECORDS, 20, "")):
         assert [row[0] for row in table.rows] == ["source", "alpha_bn", "alpha_bn_oracle"]
         assert all(row != 2 for row, _ in table.best)  # though its number is the highest
@@ -89,9 +93,10 @@ def test_the_file_is_the_summary(tmp_path: Path) -> None:
 
 def test_a_row_has_every_target_and_the_spread_over_seeds() -> None:
     table = target_table(RECORDS, 20, "a title")
-    assert (table.title, table.columns) == ("a title", ("method", "a", "b", "mean"))
-    assert table.rows[0] == ("source", "65.0 ± 7.1", "40.0 ± 0.0", "52.5 ± 3.5")
-    assert table.rows[2] == ("alpha_bn_oracle", "99.0", "–", "–")
+    assert table.title == "a title"
+    assert table.columns == ("method", "a", "b", "mean", "ms / image")
+    assert table.rows[0] == ("source", "65.0 ± 7.1", "40.0 ± 0.0", "52.5 ± 3.5", "10.00")
+    assert table.rows[2] == ("alpha_bn_oracle", "99.0", "–", "–", "10.00")
     assert (1, 1) in table.best
     assert (0, 1) not in table.best
 
@@ -99,9 +104,9 @@ def test_a_row_has_every_target_and_the_spread_over_seeds() -> None:
 def test_a_gain_is_over_the_source_on_the_same_stream_and_training() -> None:
     table = gain_table(RECORDS, "")
     assert table.columns == ("method", "batches of 1", "batches of 20")
-    # Seed 0: +2 and +1, seed 1: +4.
-    assert table.rows[0] == ("alpha_bn", "-1.0", "+2.8 ± 1.8")
-    assert table.rows[1] == ("alpha_bn_oracle", "–", "+39.0")
+    # Seed 0: +2 and +1; seed 1 lacks a target.
+    assert table.rows[0] == ("alpha_bn", "-1.0", "+1.5")
+    assert table.rows[1] == ("alpha_bn_oracle", "–", "–")
 
 
 def test_without_a_source_there_is_no_gain() -> None:

@@ -53,7 +53,7 @@ def test_groups_are_answered_as_if_each_came_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_groups_are_answered_as_if_each_came_alone_by_the_mean_over_models(name: str) -> None:
-    config = {"strengths": (0.0, 1.0), "singly": True, "mirrored": True}
+    config = {"strengths": (0.0, 1.0), "singly": True, "mirrored": "all"}
     assert_as_by_loop(architecture(name), six(name), **config)
 
 
@@ -103,10 +103,10 @@ def test_an_untrained_model_of_every_kind_of_layer_answers_like_the_plain_one(na
     groups=st.lists(st.integers(-4, 4), min_size=1, max_size=9),
     generator=st.sampled_from(list(GENERATORS)),
     singly=st.booleans(),
-    mirrored=st.booleans(),
+    mirrored=st.sampled_from(["no", "group", "all"]),
 )
 def test_any_division_into_groups_is_answered_as_if_each_came_alone(
-    groups: list[int], generator: str, singly: bool, mirrored: bool
+    groups: list[int], generator: str, singly: bool, mirrored: str
 ) -> None:
     ways = {"singly": singly, "mirrored": mirrored}
     model = perturbed(architecture("digits"), GENERATORS[generator], **ways)

@@ -13,30 +13,41 @@ from .nets import GENERATORS, digits, images, model_of, perturbed
 
 GROUPS = torch.tensor([4, -2, 9, 4, 9, 9])
 BOTH = pytest.mark.parametrize("generator", list(GENERATORS))
+MEANS = pytest.mark.parametrize("mean", ["logits", "probabilities"])
 
 
+def averaged(parts: list[Tensor], mean: str) -> Tensor:
+    """Probabilities of the mean over these logits."""
+    if mean == "logits":
+        return torch.stack(parts).mean(0).softmax(-1)
+    return torch.stack([part.softmax(-1) for part in parts]).mean(0)
+
+
+@MEANS
 @BOTH
-def test_answers_are_averaged_over_the_strengths(generator: str) -> None:
+def test_answers_are_averaged_over_the_strengths(generator: str, mean: str) -> None:
     backbone, x = digits(), images(6)
-    model = perturbed(backbone, GENERATORS[generator])
+    model = perturbed(backbone, GENERATORS[generator], mean=mean)
     alone = []
     for strength in (0.5, 1.0):
         model.config = replace(model.config, strengths=(strength,))
-        alone.append(model(x, GROUPS).softmax(-1))
+        alone.append(model(x, GROUPS))
     model.config = replace(model.config, strengths=(0.0, 0.5, 1.0))
-    expected = (backbone(x).softmax(-1) + alone[0] + alone[1]) / 3
+    expected = averaged([backbone(x), *alone], mean)
     torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
-    assert (alone[0] - alone[1]).abs().max() > 1e-4
+    assert (alone[0].softmax(-1) - alone[1].softmax(-1)).abs().max() > 1e-4
 
 
 @BOTH
 def test_an_untrained_generator_is_the_source_model_at_any_strengths(generator: str) -> None:
     backbone = digits()
-    answers = model_of(backbone, GENERATORS[generator], strengths=(0.0, 0.5, 1.5))(
-        images(6), GROUPS
-    )
-    assert torch.equal(answers, model_of(backbone)(images(6), GROUPS))
-    torch.testing.assert_close(answers, backbone(images(6)), rtol=0, atol=1e-12)
+    for mean in ("logits", "probabilities"):
+        config = {"strengths": (0.0, 0.5, 1.5), "mean": mean}
+        answers = model_of(backbone, GENERATORS[generator], **config)(images(6), GROUPS)
+        torch.testing.assert_close(answers, backbone(images(6)), rtol=0, atol=1e-12)
+        alone = model_of(backbone)(images(6), GROUPS)
+        # A layer that settles rounds in another order than the source's.
+        torch.testing.assert_close(answers, alone, rtol=0, atol=1e-15 * (generator == "settling"))
 
 
 @pytest.mark.parametrize("strengths", [(), (0.0,), (-0.5, 1.0)])
@@ -47,7 +58,7 @@ def test_strengths_without_a_generated_model_are_refused(strengths: tuple[float,
 
 def test_images_are_also_answered_by_models_of_their_own() -> None:
     backbone, x = digits(), images(6)
-    model = perturbed(backbone, strengths=(0.0, 1.0))
+    model = perturbed(backbone, strengths=(0.0, 1.0), mean="probabilities", kin=None)
     together, each = model(x, GROUPS).softmax(-1), model(x, torch.arange(6)).softmax(-1)
     model.config = replace(model.config, singly=True)
     expected = (2 * together + 2 * each - backbone(x).softmax(-1)) / 3  # the source's is in both
@@ -78,20 +89,25 @@ def test_groups_pooled_from_images_are_seen_as_groups(generator: str) -> None:
 def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -> None:
     backbone = digits()
     model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
-    assert torch.equal(model(images(6), GROUPS), model_of(backbone)(images(6), GROUPS))
+    alone = model_of(backbone)(images(6), GROUPS)
+    exact = 1e-15 * (generator == "settling")
+    torch.testing.assert_close(model(images(6), GROUPS), alone, rtol=0, atol=exact)
 
 
+@MEANS
 @BOTH
-def test_mirrored_images_are_answered_by_the_groups_model_as_well(generator: str) -> None:
-    backbone, x = digits(), images(6)
-    model = perturbed(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
+def test_mirrored_images_are_answered_as_well(generator: str, mean: str) -> None:
+    backbone, x, each = digits(), images(6), torch.arange(6)
+    config = {"strengths": (0.0, 1.0), "singly": True, "mean": mean, "kin": None}
+    model = perturbed(backbone, GENERATORS[generator], **config)
     parts = [backbone(x), _run(model, x, GROUPS, x), _run(model, x, GROUPS, x.flip(-1))]
-    parts += [_run(model, x, torch.arange(6), x)]
-    model.config = replace(model.config, mirrored=True)
-    expected = torch.stack([part.softmax(-1) for part in parts]).mean(0)
-    torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
-    one = model(x[:1]).softmax(-1)
-    torch.testing.assert_close(model(x, torch.arange(6)).softmax(-1)[:1], one, rtol=0, atol=1e-10)
+    parts += [_run(model, x, each, x), _run(model, x, each, x.flip(-1))]
+    for who, answering in (("group", parts[:-1]), ("all", parts)):
+        model.config = replace(model.config, mirrored=who)
+        expected = averaged(answering, mean)
+        torch.testing.assert_close(model(x, GROUPS).softmax(-1), expected, rtol=0, atol=1e-10)
+        one = model(x[:1]).softmax(-1)
+        torch.testing.assert_close(model(x, each).softmax(-1)[:1], one, rtol=0, atol=1e-10)
 
 
 def _run(model: GeneralizeFormer, x: Tensor, groups: Tensor, shown: Tensor) -> Tensor:
@@ -105,7 +121,7 @@ def _run(model: GeneralizeFormer, x: Tensor, groups: Tensor, shown: Tensor) -> T
 def test_every_part_of_the_mean_teaches_phi_and_nothing_else(generator: str) -> None:
     backbone = digits().requires_grad_()
     model = perturbed(
-        backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True, mirrored=True
+        backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True, mirrored="all"
     )
     F.cross_entropy(model(images(6), GROUPS), torch.tensor([0, 1, 2, 3, 4, 0])).backward()
     without = [

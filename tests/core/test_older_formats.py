@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from generalizeformer.core.artefact import FORMAT
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
@@ -28,7 +29,7 @@ def test_a_folder_of_an_older_format_is_read_as_it_was_meant(
 ) -> None:
     old = channels.Config(layers=1, width=16, heads=2, settle=False, detail=True, gather=False)
     old = dataclasses.replace(old, reach=0.9, pull=0.9, away=1.0, recall=0.0, prior=0.0)
-    model = by_name(old, strengths=(1.0,), singly=False)
+    model = by_name(old, strengths=(1.0,), singly=False, mean="probabilities", kin=None)
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     content = json.loads(config.read_text())
@@ -36,12 +37,25 @@ def test_a_folder_of_an_older_format_is_read_as_it_was_meant(
         del content["model"]["generator"][name]
     if form == 1:
         del content["model"]["strengths"]
-    del content["model"]["singly"], content["model"]["mirrored"]
+    for name in ("singly", "mirrored", "mean", "kin"):
+        del content["model"][name]
     config.write_text(json.dumps(content | {"format": form}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
     content["model"]["generator"]["recall"] = 0.0  # else the file lacks the prototypes
-    config.write_text(json.dumps(content | {"format": 5}))
+    config.write_text(json.dumps(content | {"format": FORMAT}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config != model.config
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, "group"), (False, "no")])
+def test_models_of_format_5_average_probabilities(before: bool, now: str, tmp_path: Path) -> None:
+    model = by_name(mirrored=now, mean="probabilities", kin=None)
+    model.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    content = json.loads(config.read_text())
+    del content["model"]["mean"], content["model"]["kin"]
+    content["model"]["mirrored"] = before
+    config.write_text(json.dumps(content | {"format": 5}))
+    assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
 
 
 # The answers of the version before prototypes and the prior, which writes what format 4 takes for granted.
@@ -67,7 +81,7 @@ def waves(model: GeneralizeFormer) -> GeneralizeFormer:
 def test_a_model_of_format_4_gives_the_answers_it_gave() -> None:
     backbone = build_backbone("digits-small", 3, channels=1).double()
     old = channels.Config(layers=1, width=8, heads=2, recall=0.0, prior=0.0)
-    config = Config(generator=old, strengths=(0.0, 1.0), singly=False)
+    config = Config(generator=old, strengths=(0.0, 1.0), singly=False, mean="probabilities")
     model = waves(GeneralizeFormer(backbone, config)).eval()
     pixels = torch.arange(4 * 16 * 16, dtype=torch.float64).mul(0.37).cos().reshape(4, 1, 16, 16)
     expected = torch.tensor(FORMAT_4, dtype=torch.float64)

@@ -35,6 +35,7 @@ def build(source: GeneralizeFormer, config: Config) -> GroupedAdapter:
         check_images(images, source.backbone)
         together = grouping(groups, len(images), images)
         views = (images, images.flip(-1))
-        return mixture([source.network.run(view, together, {}).logits for view in views])
+        answers = [source.network.run(view, together, {}).logits for view in views]
+        return mixture(answers, source.config.mean)
 
     return Stateless(answer)

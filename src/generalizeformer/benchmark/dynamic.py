@@ -14,6 +14,7 @@ from generalizeformer.benchmark.tables import (
     method_names,
     percent,
     table,
+    whole,
 )
 from generalizeformer.data.streams import PLAIN
 
@@ -49,11 +50,10 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     """Percent by method and batch size: by way, what is lost against alone, each look alone, each target."""
     methods: dict[str, dict[str, Any]] = {}
     for method in method_names(records):
-        mine = [record for record in records if record.method == method]
-        methods[method] = {
-            str(size): _entry([record for record in mine if record.batch_size == size])
-            for size in batch_sizes(mine)
-        }
+        for size in batch_sizes(records):
+            here = [record for record in records if record.batch_size == size]
+            if mine := [r for name in (ALONE, *TOGETHER) for r in _whole(here, method, name)]:
+                methods.setdefault(method, {})[str(size)] = _entry(mine)
     return {"methods": methods}
 
 
@@ -110,8 +110,12 @@ def _look_table(records: Sequence[Record]) -> Table:
 
 
 def _seeds(records: Sequence[Record], method: str, name: str) -> list[float]:
-    mine = [r for r in records if r.method == method and way(r) == name]
-    return by_seed(mine, lambda record: record.accuracy)
+    return by_seed(_whole(records, method, name), lambda record: record.accuracy)
+
+
+def _whole(records: Sequence[Record], method: str, name: str) -> list[Record]:
+    """The method's records of that way, of seeds in which it met every target and look that way."""
+    return whole([record for record in records if way(record) == name], method)
 
 
 def _less(more: list[float], fewer: list[float]) -> list[float]:

@@ -19,6 +19,7 @@ from generalizeformer.benchmark.tables import (
     sources_table,
     table,
     target_table,
+    whole,
 )
 
 
@@ -35,8 +36,11 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     told = {source: of_targets(mine)["methods"] for source, mine in by_source(records).items()}
     methods: dict[str, dict[str, Any]] = {}
     for method in method_names(records):
-        sizes = batch_sizes(r for r in records if r.method == method)
-        methods[method] = {str(size): _entry(told, method, str(size)) for size in sizes}
+        for size in map(str, batch_sizes(records)):
+            # As with targets: a mean over fewer sources than the others' is no mean to be compared.
+            asked = [of for of in told.values() if any(size in entry for entry in of.values())]
+            if all(size in of.get(method, {}) for of in asked):
+                methods.setdefault(method, {})[size] = _entry(told, method, size)
     return {"methods": methods}
 
 
@@ -72,8 +76,7 @@ def _source_table(parts: dict[str, list[Record]], batch_size: int, title: str) -
     methods = method_names(every)
     values = {
         (m, head): by_seed(
-            [r for r in mine if r.method == m and r.batch_size == batch_size],
-            lambda r: r.accuracy,
+            whole([r for r in mine if r.batch_size == batch_size], m), lambda r: r.accuracy
         )
         for m in methods
         for head, mine in columns.items()

@@ -11,20 +11,28 @@ from generalizeformer import atomic, catalog
 from generalizeformer.benchmark.records import ORACLE, Record
 from generalizeformer.benchmark.runner import ADAPTERS
 from generalizeformer.benchmark.selection import grid
-from generalizeformer.benchmark.tables import Table, batch_sizes, method_names
+from generalizeformer.benchmark.tables import (
+    Table,
+    batch_sizes,
+    method_names,
+    milliseconds,
+    whole,
+)
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:
-    """Percent by method and batch size: on each target (mean over seeds), their mean, and on the sources after."""
+    """Percent by method and batch size: on each target (mean over seeds), their mean, and on the sources after.
+
+    Of each method, the seeds in which it met all that the others met; where there is none, nothing is told.
+    """
     alone = [record for record in records if len(record.targets) == 1]
     methods: dict[str, dict[str, Any]] = {}
-    for method in method_names(alone):
-        mine = [record for record in alone if record.method == method]
-        methods[method] = {
-            str(size): _entry([record for record in mine if record.batch_size == size])
-            for size in batch_sizes(mine)
-        }
-    return {"methods": methods}
+    for size in batch_sizes(alone):
+        here = [record for record in alone if record.batch_size == size]
+        for method in method_names(here):
+            if mine := whole(here, method):
+                methods.setdefault(method, {})[str(size)] = _entry(mine)
+    return {"methods": {name: methods[name] for name in method_names(alone) if name in methods}}
 
 
 def write(
@@ -55,8 +63,8 @@ def _entry(records: Sequence[Record]) -> dict[str, Any]:
         "mean": mean(targets.values()),
         "targets": targets,
         "sources_after": mean(after) if after else None,
-        # The fewest: a mean may not claim seeds that one of its targets has not had.
-        "seeds": min(len({record.run_seed for record in part}) for part in parts.values()),
+        "milliseconds": milliseconds(records),
+        "seeds": len({record.run_seed for record in records}),
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from generalizeformer.benchmark.records import ORACLE, Record, Refusal
 
+TIME = "ms / image"
 Values = Mapping[tuple[str, str], list[float]]
 """By method and column, one number for each training seed."""
 
@@ -29,7 +30,7 @@ MEASURES = (
     Measure("accuracy, %", lambda r: r.accuracy, good="high"),
     Measure("mean over classes, %", lambda r: r.class_accuracy, good="high"),
     Measure("calibration error, %", lambda r: r.calibration_error, good="low"),
-    Measure("ms / image", lambda r: 1000 * r.seconds / r.images, 2),
+    Measure(TIME, lambda r: 1000 * r.seconds / r.images, 2),
     Measure("forwards / image", lambda r: r.forwards, 2),
     Measure("backwards / image", lambda r: r.backwards, 2),
     Measure("peak MiB", lambda r: None if r.memory is None else r.memory / 2**20),
@@ -55,11 +56,11 @@ def accuracy_table(records: Sequence[Record], title: str) -> Table:
     plain = table(title, methods, settings, values)
     times = [_milliseconds(records, method) for method in methods]
     rows = tuple((*row, time) for row, time in zip(plain.rows, times, strict=True))
-    return Table(title, (*plain.columns, "ms / image"), rows, plain.best)
+    return Table(title, (*plain.columns, TIME), rows, plain.best)
 
 
 def target_table(records: Sequence[Record], batch_size: int, title: str) -> Table:
-    """Methods down, targets across and their mean; mean ± spread over training seeds, in one batch size."""
+    """Methods down, targets, their mean and the time across; mean ± spread over training seeds, in one batch size."""
     mine = [r for r in records if r.batch_size == batch_size and len(r.targets) == 1]
     methods, targets = method_names(mine), list(dict.fromkeys(r.targets[0] for r in mine))
     values = {}
@@ -68,14 +69,17 @@ def target_table(records: Sequence[Record], batch_size: int, title: str) -> Tabl
         for target in targets:
             values[method, target] = [r.accuracy for r in own if r.targets == (target,)]
         values[method, "mean"] = by_seed(whole(mine, method), lambda r: r.accuracy)
-    return table(title, methods, [*targets, "mean"], values)
+    plain = table(title, methods, [*targets, "mean"], values)
+    times = [f"{milliseconds([r for r in mine if r.method == m]):.2f}" for m in methods]
+    rows = tuple((*row, time) for row, time in zip(plain.rows, times, strict=True))
+    return Table(title, (*plain.columns, TIME), rows, plain.best)
 
 
 def gain_table(records: Sequence[Record], title: str) -> Table:
     """Methods down, batch sizes across: what each gains over the plain source on the same stream."""
     gain = gain_over(records, "source")
-    others = [r for r in records if r.method != "source"]
-    return _by_batch_size(others, title, gain, signed=True)
+    others = [method for method in method_names(records) if method != "source"]
+    return _by_batch_size(records, others, title, gain, signed=True)
 
 
 def gain_over(records: Sequence[Record], method: str) -> Callable[[Record], float | None]:
@@ -95,7 +99,7 @@ def sources_table(records: Sequence[Record], title: str) -> Table:
     def after(record: Record) -> float | None:
         return mean(record.sources_after.values()) if record.sources_after else None
 
-    return _by_batch_size(records, title, after)
+    return _by_batch_size(records, method_names(records), title, after)
 
 
 def measures_table(records: Sequence[Record], title: str) -> Table:
@@ -171,17 +175,15 @@ def by_target(records: Sequence[Record], method: str, setting: str) -> dict[str,
 
 def _by_batch_size(
     records: Sequence[Record],
+    methods: list[str],
     title: str,
     value: Callable[[Record], float | None],
     signed: bool = False,
 ) -> Table:
-    methods, sizes = method_names(records), batch_sizes(records)
+    sizes = batch_sizes(records)
+    here = {size: [r for r in records if r.batch_size == size] for size in sizes}
     values = {
-        (m, f"batches of {s}"): by_seed(
-            [r for r in records if r.method == m and r.batch_size == s], value
-        )
-        for m in methods
-        for s in sizes
+        (m, f"batches of {s}"): by_seed(whole(here[s], m), value) for m in methods for s in sizes
     }
     return table(title, methods, [f"batches of {size}" for size in sizes], values, signed)
 
@@ -248,4 +250,9 @@ def _milliseconds(records: Sequence[Record], method: str) -> str:
     mine = [r for r in records if r.method == method]
     if {r.setting for r in mine} != {r.setting for r in records}:
         return "–"
-    return f"{1000 * sum(r.seconds for r in mine) / sum(r.images for r in mine):.2f}"
+    return f"{milliseconds(mine):.2f}"
+
+
+def milliseconds(records: Sequence[Record]) -> float:
+    """For each image, over all records."""
+    return 1000 * sum(r.seconds for r in records) / sum(r.images for r in records)

@@ -65,7 +65,7 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_without_prototypes": _without_prototypes,
     "generalizeformer_one_strength": _model(strengths=(1.0,)),
     "generalizeformer_not_singly": _model(singly=False),
-    "generalizeformer_not_mirrored": _model(mirrored=False),
+    "generalizeformer_not_mirrored": _model(mirrored="no"),
 }
 """By the name of the training and of its records."""
 

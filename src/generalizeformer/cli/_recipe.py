@@ -58,7 +58,7 @@ class Flags:
     def _model(self, augmentation: "Augmentation | None") -> dict[str, Any]:
         # Whoever learns from mirrored images can be asked about them.
         flips = augmentation is not None and augmentation.flip_chance > 0
-        mirrored = True if flips and not self.paper else None
+        mirrored = "all" if flips and not self.paper else None
         return given(generator=self._generator(), loss=self.loss, mirrored=mirrored)
 
     def _augmentation(self) -> "Augmentation | None":

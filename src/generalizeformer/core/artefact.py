@@ -19,7 +19,7 @@ from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card, render
 from generalizeformer.errors import CheckpointError, UserError
 
-FORMAT = 5
+FORMAT = 6
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 COMPANION = ".companion.safetensors"  # ends the names of files that compared methods brought
 
@@ -157,7 +157,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: written by another library; give a folder that generalizeformer saved"
         )
-    if content.get("format") in (1, 2, 3, 4):
+    if content.get("format") in range(1, FORMAT):
         _complete(content)
     elif content.get("format") != FORMAT:
         raise CheckpointError(
@@ -171,14 +171,17 @@ def _complete(content: dict[str, Any]) -> None:
 
     Format 1: one answer, by every channel's own move on what the first run saw. Format 2: a classifier that does so.
     Format 3: one bound for moves and for gathering, and all directions alike. Format 4: no models of single images,
-    no prototypes, and statistics of one image trusted like those of many.
+    no prototypes, and statistics of one image trusted like those of many. Format 5: the mean of probabilities, mirrored
+    or not, and all images of a group alike.
     """
     model = content.get("model")
     if not isinstance(model, dict):
         return
     model.setdefault("strengths", [1.0])
     model.setdefault("singly", False)
-    model.setdefault("mirrored", False)
+    model["mirrored"] = "group" if model.get("mirrored") else "no"
+    model.setdefault("mean", "probabilities")
+    model.setdefault("kin", None)
     generator = model.get("generator")
     if isinstance(generator, dict) and generator.get("kind") == "channels":
         for name, value in (("settle", False), ("detail", True), ("gather", False)):

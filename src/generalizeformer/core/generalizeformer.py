@@ -17,6 +17,7 @@ from generalizeformer.core.grouped import GroupedBackbone, Output
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
+from generalizeformer.core.kinship import kindred
 from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.observation import Observation, observe
 from generalizeformer.core.prototypes import Prototypes
@@ -27,6 +28,8 @@ from generalizeformer.core.statistics import joined, pool_all
 from generalizeformer.errors import DataError, ImageError, UserError
 
 AT_ONCE = 128  # source images that are looked at together
+Mirrored = Literal["no", "group", "all"]
+Mean = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +45,13 @@ class Config:
     strengths: tuple[float, ...] = (0.0, 1.0)
     # The mean also has the answers of the model that is generated for each image alone.
     singly: bool = True
-    # The mean also has the answers of the batch's model to mirrored images. For models that learned from mirrored ones.
-    mirrored: bool = False
+    # The mean also has the answers to mirrored images, of the group's model or of all that are generated. For source
+    # models that learned from mirrored images.
+    mirrored: Mirrored = "no"
+    mean: Mean = "logits"  # what it is taken of
+    # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
+    # all alike. Only where each is looked at by itself (`singly`), and with φ of channels.
+    kin: float | None = 0.3
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:
@@ -56,17 +64,21 @@ class Config:
                 f"config: got loss {self.loss!r} with {self.views} views; the losses are {', '.join(LOSSES)}, and "
                 "there must be at least one view"
             )
+        if self.kin is not None and not self.kin > 0:
+            raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
 
 
-PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False)
+PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, kin=None)
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
 
 
-def mixture(answers: list[Logits]) -> Logits:
-    """Logits of the mean of the answers' probabilities, at the height of the first one's.
+def mixture(answers: list[Logits], mean: Mean = "logits") -> Logits:
+    """The mean of the answers' logits, or of their probabilities, at the height of the first one's.
 
     Equal answers give that answer bit for bit: a φ that does nothing must not change the last digit.
     """
+    if mean == "logits":
+        return answers[0] + torch.stack([answer - answers[0] for answer in answers]).mean(0)
     likely = torch.stack([answer.log_softmax(-1) for answer in answers])
     highest = likely.amax(0)
     gained = (likely - highest).exp().mean(0).log() + (highest - likely[0])
@@ -114,23 +126,30 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
         `groups`: one id per image.
         """
-        strengths, mirrored = self.config.strengths, self.config.mirrored
-        if not self.config.singly:
-            return mixture(self._answers(self.observe(images, groups), strengths, mirrored))
+        config, each_too = self.config, self.config.mirrored == "all"
+        strengths, mirrored = config.strengths, config.mirrored != "no"
+        if not config.singly:
+            answers = self._answers(self.observe(images, groups), strengths, mirrored)
+            return mixture(answers, config.mean)
         each = self.observe(images, torch.arange(len(images)))
         together = grouping(groups, len(images), images)
-        answers = self._answers(each.pooled(together), strengths, mirrored)
+        generated = tuple(strength for strength in strengths if strength)
         if len(together.sizes) == len(images):
-            # Groups of one image: the images' own models have answered already.
-            own = [answer for answer, strength in zip(answers, strengths, strict=False) if strength]
+            # Groups of one image: the group's model is the image's own.
+            answers = self._answers(each, strengths, mirrored)
+            asked = (*strengths, *generated) if each_too else strengths
+            own = [answer for answer, strength in zip(answers, asked, strict=False) if strength]
         else:
-            own = self._answers(each, tuple(strength for strength in strengths if strength))
-        return mixture(answers + own)
+            if config.kin is not None and isinstance(config.generator, channels.Config):
+                together = kindred(each.statistics, together, config.kin)
+            answers = self._answers(each.pooled(together), strengths, mirrored)
+            own = self._answers(each, generated, each_too)
+        return mixture(answers + own, config.mean)
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
         """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids.
 
-        The parameters at strength 1; `forward` averages answers over all of the config's strengths.
+        The parameters at strength 1, of the group as a whole; `forward` averages answers as the config says.
         """
         seen = self.observe(images, groups)
         target, settled = self._generate(seen), {}

@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from generalizeformer.core.groups import Grouping
+from generalizeformer.core.groups import Grouping, Kin
 from generalizeformer.core.layers import (
     Call,
     GroupedClassifier,
@@ -23,6 +23,8 @@ from generalizeformer.core.slots import Slots
 from generalizeformer.core.statistics import Statistics, pool_all
 from generalizeformer.errors import SlotError
 
+Parts = tuple[Tensor, Tensor, Tensor]
+"""Of a `Kin`."""
 Layers = Mapping[str, Callable[[str, nn.Module, Call], GroupedLayer]]
 LAYERS: Layers = {
     "norm": GroupedNorm,
@@ -66,16 +68,24 @@ class GroupedBackbone:
         """Logits of every image under its group's `params` (leading group axis); other layers are the source's."""
         self.follow()
         try:
-            return self.traced(images, grouping.ids, grouping.sizes, params, watch)
+            kin = None if grouping.kin is None else astuple(grouping.kin)
+            return self.traced(images, grouping.ids, grouping.sizes, kin, params, watch)
         finally:
             self.call.clear()  # also where memory ran out
 
     def traced(
-        self, images: Tensor, ids: Tensor, sizes: Tensor, params: Params, watch: bool
+        self,
+        images: Tensor,
+        ids: Tensor,
+        sizes: Tensor,
+        kin: Parts | None,
+        params: Params,
+        watch: bool,
     ) -> Output:
         """The part of `run` that is only tensor work: what torch.compile captures, for any number of groups."""
         call = self.call
-        call.grouping, call.params = Grouping(ids, sizes), params
+        call.grouping = Grouping(ids, sizes, None if kin is None else Kin(*kin))
+        call.params = params
         call.watched, call.settled = {} if watch else None, {}
         logits = self.network(images)
         statistics = pool_all(call.watched or {}, call.grouping)
@@ -85,12 +95,21 @@ class GroupedBackbone:
         """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""
         compiled = torch.compile(self.traced, **options)
 
-        def run(images: Tensor, ids: Tensor, sizes: Tensor, params: Params, watch: bool) -> Output:
+        def run(
+            images: Tensor,
+            ids: Tensor,
+            sizes: Tensor,
+            kin: Parts | None,
+            params: Params,
+            watch: bool,
+        ) -> Output:
             # Only these axes vary. Left to itself, the compiler would treat height and width as unknown too, and
             # never finish with networks that compute their padding from them.
-            for value in (images, ids, sizes, *params.values()):
+            for value in (images, ids, sizes, *(kin or ()), *params.values()):
                 torch._dynamo.maybe_mark_dynamic(value, 0)
-            return compiled(images, ids, sizes, params, watch)
+            if kin is not None:
+                torch._dynamo.maybe_mark_dynamic(kin[0], (1, 2))
+            return compiled(images, ids, sizes, kin, params, watch)
 
         self.traced = run  # type: ignore[method-assign]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from generalizeformer.core.shapes import Groups
@@ -11,14 +11,50 @@ from generalizeformer.errors import ImageError
 
 
 @dataclass(frozen=True)
+class Kin:
+    """Of what the mean of every image is made: the images of its group, each with a weight.
+
+    A matrix for every group, so that no group's inf reaches another.
+    """
+
+    weights: Float[Tensor, "groups most most"]  # of each row's images; rows sum to 1
+    group: Int64[Tensor, " images"]
+    place: Int64[Tensor, " images"]  # in the group
+
+    def mean(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " images *rest"]:
+        """Around every image."""
+        return self._times(self.weights, values)
+
+    def shared(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " images *rest"]:
+        """What every image has in the means of all others: `mean` the other way round, for gradients."""
+        return self._times(self.weights.transpose(1, 2), values)
+
+    def _times(self, weights: Tensor, values: Tensor) -> Tensor:
+        exact = torch.promote_types(values.dtype, weights.dtype)
+        with torch.autocast(values.device.type, enabled=False):  # sums need their digits
+            flat = (
+                values.flatten(1).to(exact) if values.dim() > 1 else values.unsqueeze(1).to(exact)
+            )
+            dense = flat.new_zeros(*weights.shape[:2], flat.shape[1])
+            dense = weights.to(exact) @ dense.index_put((self.group, self.place), flat)
+            return dense[self.group, self.place].reshape(values.shape).to(values.dtype)
+
+
+@dataclass(frozen=True)
 class Grouping:
-    """Which image belongs to which group: ids 0..G-1, and how many images each group has."""
+    """Which image belongs to which group: ids 0..G-1, and how many images each group has.
+
+    With `kin`, every image is a group of its own, and is as large as the weights of its kin say.
+    """
 
     ids: Groups
     sizes: Float[Tensor, " groups"]
+    kin: Kin | None = None
 
     def mean(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " groups *rest"]:
         """The mean of each group. A sum by index: a matrix product would let one group's inf reach the others."""
+        if self.kin is not None:
+            return self.kin.mean(values)
         total = values.new_zeros(len(self.sizes), *values.shape[1:]).index_add(0, self.ids, values)
         return total / self.sizes.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
 
@@ -30,13 +66,17 @@ class Grouping:
         self, values: Float[Tensor, "images feature"]
     ) -> tuple[Float[Tensor, "groups most feature"], Bool[Tensor, "groups most"]]:
         """The images of each group side by side, and which places are empty because a group is smaller."""
+        most = int(self.sizes.max())
+        dense = values.new_zeros(len(self.sizes), most, values.shape[1])
+        dense = dense.index_put((self.ids, self.places()), values)
+        return dense, torch.arange(most, device=values.device) >= self.sizes.unsqueeze(1)
+
+    def places(self) -> Int64[Tensor, " images"]:
+        """Which of its group's images each image is, counted from 0."""
         order = self.ids.argsort(stable=True)
         start = (self.sizes.cumsum(0) - self.sizes).long()
         rank = torch.arange(len(order), device=order.device) - start[self.ids[order]]
-        most = int(self.sizes.max())
-        dense = values.new_zeros(len(self.sizes), most, values.shape[1])
-        dense = dense.index_put((self.ids[order], rank), values[order])
-        return dense, torch.arange(most, device=order.device) >= self.sizes.unsqueeze(1)
+        return torch.empty_like(rank).index_put((order,), rank)
 
     def repeat(self, times: int) -> "Grouping":
         """The grouping of `times` copies of the images, one copy after another."""

@@ -173,8 +173,8 @@ class GroupedClassifier(GroupedLinear):
         assert weight is not None
         votes = logits.detach().softmax(-1).to(weight.dtype).unsqueeze(-1)
         directions = F.normalize(x.to(weight.dtype), dim=-1)
-        centred = directions - grouping.spread(grouping.mean(directions))
-        seen = grouping.mean(votes * centred.unsqueeze(1))
+        middle = grouping.mean(directions).unsqueeze(1)
+        seen = grouping.mean(votes * directions.unsqueeze(1)) - grouping.mean(votes) * middle
         pull = self.call.params[towards(self.name)] * grouping.sizes.to(weight.dtype).unsqueeze(1)
         change = weight.norm(dim=-1, keepdim=True) * pull.unsqueeze(-1) * seen
         self.call.settled |= {f"{self.name}.weight": weight + change}

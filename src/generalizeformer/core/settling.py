@@ -5,6 +5,8 @@ With m and s a group's mean and spread in source units, a part a of the mean and
 written by hand: autograd's own takes many more operations, and their number is what training φ spends its time on.
 """
 
+from collections.abc import Sequence
+from dataclasses import astuple
 from math import exp
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from generalizeformer.core.groups import Grouping
+from generalizeformer.core.groups import Grouping, Kin
 from generalizeformer.core.shapes import Groups
 from generalizeformer.core.statistics import MEAN_LIMIT, SPREAD_LIMIT, moments, pool
 
@@ -59,7 +61,8 @@ def settle(
         return settled._replace(output=settled.output.squeeze(-1))
     wide = torch.promote_types(x.dtype, torch.float32)
     parts = (part.to(wide) for part in (weight, bias, moves, *source))
-    given = (x, *parts, grouping.ids, grouping.sizes)
+    kin = () if grouping.kin is None else astuple(grouping.kin)
+    given = (x, *parts, grouping.ids, grouping.sizes, *kin)
     settled = _Settle.apply(*given) if torch.is_grad_enabled() else _settled(*given)[0]
     output, moved, offset = settled
     return Settled(output, moved.to(weight.dtype), offset.to(weight.dtype))
@@ -74,9 +77,10 @@ def _settled(
     scale: PerChannel,
     ids: Groups,
     sizes: Float[Tensor, " groups"],
+    *kin: Tensor,
 ) -> tuple[Settled, _Known]:
     with torch.autocast(x.device.type, enabled=False):  # statistics need their digits
-        seen, variance = _pooled(x, Grouping(ids, sizes))
+        seen, variance = _pooled(x, _grouping(ids, sizes, kin))
         shift, variance = (seen - mean) * scale, variance * scale.square()
         to_mean, to_spread = moves.unbind(1)
         narrowed = variance.clamp(LEAST, MOST).pow(-0.5 * to_spread)
@@ -93,9 +97,9 @@ def _settled(
 class _Settle(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weight, bias, moves, mean, scale, ids, sizes = given
-        settled, known = _settled(x, weight, bias, moves, mean, scale, ids, sizes)
-        ctx.save_for_backward(x, mean, scale, ids, sizes, *known)
+        mean, scale, ids, sizes, *kin = given[3:]
+        settled, known = _settled(x, *given)
+        ctx.save_for_backward(x, mean, scale, ids, sizes, *known, *kin)
         ctx.set_materialize_grads(False)
         return settled
 
@@ -103,7 +107,8 @@ class _Settle(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, mean, scale, ids, sizes, *rest = ctx.saved_tensors
-        known = _Known(*rest)
+        parts = len(_Known._fields)
+        known, kin = _Known(*rest[:parts]), rest[parts:]
         of_output, of_moved, of_offset = gradients
         if of_output is None:  # only γ' and β' were used
             of_output = torch.zeros_like(x)
@@ -129,10 +134,22 @@ class _Settle(torch.autograd.Function):
         of_x = None
         if ctx.needs_input_grad[0]:
             count = x[0, 0].numel()
-            shares = torch.stack((of_seen, 2 * of_variance), 1) / (sizes * count)[:, None, None]
-            flat, tilt = _over(shares.to(wide).index_select(0, ids), x)
+            shares = torch.stack((of_seen, 2 * of_variance), 1).to(wide) / count
+            flat, tilt = _over(_shared(shares, _grouping(ids, sizes, kin)), x)
             of_x = torch.addcmul(torch.addcmul(flat, x, tilt), of_output, known.slope)
-        return of_x, of_moved * known.narrowed, of_offset, of_moves, None, None, None, None
+        none = (None,) * (4 + len(kin))
+        return of_x, of_moved * known.narrowed, of_offset, of_moves, *none
+
+
+def _grouping(ids: Groups, sizes: Tensor, kin: Sequence[Tensor]) -> Grouping:
+    return Grouping(ids, sizes, Kin(*kin) if kin else None)
+
+
+def _shared(values: Tensor, grouping: Grouping) -> Tensor:
+    """What of each group's mean is every image's."""
+    if grouping.kin is not None:
+        return grouping.kin.shared(values)
+    return grouping.spread(values / grouping.sizes[:, None, None])
 
 
 def _pooled(x: Map, grouping: Grouping) -> tuple[PerGroup, PerGroup]:
@@ -144,8 +161,7 @@ def _pooled(x: Map, grouping: Grouping) -> tuple[PerGroup, PerGroup]:
     space = tuple(range(2, x.dim()))
     square = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32).square()
     both = torch.stack((x.mean(space, dtype=torch.float32), square / x[0, 0].numel()), 1)
-    sizes = grouping.sizes[:, None, None]
-    mean, square = (_added(both, grouping.ids, len(sizes)) / sizes).unbind(1)
+    mean, square = grouping.mean(both).unbind(1)
     return mean, torch.addcmul(square, mean, mean, value=-1)
 
 

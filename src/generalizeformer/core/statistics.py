@@ -72,6 +72,9 @@ def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
 def pool(seen: Moments, grouping: Grouping) -> Statistics:
     """Of each group; the spread between its images is added to that within, so nothing cancels."""
     mean = grouping.mean(seen.mean)
+    if grouping.kin is not None:
+        square = grouping.mean(seen.variance + seen.mean.square())
+        return Statistics(mean, (square - mean.square()).clamp(min=0))
     between = (seen.mean - grouping.spread(mean)).square()
     return Statistics(mean, grouping.mean(seen.variance + between))
 

@@ -105,10 +105,9 @@ def _prototypes(slot: Slot, seen: Observation) -> tuple[Tensor, Tensor]:
         return zero, zero[..., 0]
     answers = seen.logits.softmax(-1)
     share = seen.grouping.mean(answers)
-    centred = seen.features - seen.grouping.spread(seen.grouping.mean(seen.features))
-    mean = seen.grouping.mean(answers.unsqueeze(-1) * centred.unsqueeze(1)) / (
-        share.unsqueeze(-1) + 1e-3
-    )
+    shown = seen.grouping.mean(answers.unsqueeze(-1) * seen.features.unsqueeze(1))
+    middle = seen.grouping.mean(seen.features).unsqueeze(1)
+    mean = (shown - share.unsqueeze(-1) * middle) / (share.unsqueeze(-1) + 1e-3)
     size = seen.grouping.mean(seen.features.square()).sum(-1).sqrt()[:, None, None]
     towards = mean / (mean.norm(dim=-1, keepdim=True) + 0.1 * size + 1e-6)
     return F.pad(towards, (0, width - towards.shape[-1])), share
