@@ -138,11 +138,17 @@ def test_a_method_that_lacks_a_source_or_a_target_has_no_mean() -> None:
         assert single_source.tables(lacking, "t")[0].rows[1][-1] == "–"
 
 
-def test_a_seed_that_lacks_a_look_counts_where_it_is_whole() -> None:
+def test_a_seed_that_lacks_a_look_does_not_count() -> None:
     lacking = [r for r in DYNAMIC if (r.method, r.run_seed, r.accuracy) != ("tent", 1, 80.0)]
     entry = dynamic.summary(lacking)["methods"]["tent"]["20"]
-    assert (entry["alone"], entry["mixed"]) == (75.0, 62.0)
-    assert dynamic.tables(lacking, "t")[0].rows[1][1:3] == ("75.0", "62.0 ± 2.8")
+    assert (entry["alone"], entry["mixed"], entry["seeds"]) == (75.0, 60.0, 1)
+    assert entry["lost"] == {"mixed": 15.0, "changing": 1.0}
+    assert dynamic.tables(lacking, "t")[0].rows[1][1:] == ("75.0", "60.0", "74.0", "+15.0", "+1.0")
+
+
+def test_methods_of_which_none_is_whole_are_not_told() -> None:
+    lacking = [SINGLE[0], SINGLE[4]]
+    assert single_source.summary(lacking) == {"methods": {}}
 
 
 def test_the_single_source_summary_has_the_main_shape_for_every_source() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from core.nets import ARCHITECTURES, architecture, digits, images, perturbed
+from core.nets import ARCHITECTURES, GENERATORS, architecture, digits, images, perturbed
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import grouping
+from generalizeformer.core.kinship import kindred
 
 
 def over_group_counts(name: str) -> dict[str, Any]:
@@ -41,6 +42,29 @@ def over_group_counts(name: str) -> dict[str, Any]:
     return {"graphs": counts, "difference": max(differences), "watched": len(got.statistics)}
 
 
+def among_kin() -> dict[str, Any]:
+    """The same of images that are answered with their kin, in groups of two sizes."""
+    graphs, differences, counts = [], [], []
+    model, eager = (perturbed(digits(), GENERATORS["settling"]) for _ in range(2))
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    model.network.compile(backend=backend, fullgraph=True)
+    for count, groups in ((18, 3), (21, 2)):
+        x, ids = images(count, seed=groups), torch.arange(count) % groups
+        with torch.no_grad():
+            each = eager.observe(x, torch.arange(count))
+            kin = kindred(each.statistics, grouping(ids, count, x), 0.3)
+            params = eager.generator(eager.slots.parameters_of(eager.backbone), each.pooled(kin))
+            got, expected = (m.network.run(x, kin, params).logits for m in (model, eager))
+        differences.append((got - expected).abs().max().item())
+        counts.append(len(graphs))
+    return {"graphs": counts, "difference": max(differences)}
+
+
 def gradients(model: GeneralizeFormer) -> dict[str, float]:
     """The largest differences between gradients of φ through a compiled run and through an eager one."""
     torch._dynamo.reset()
@@ -59,7 +83,8 @@ def gradients(model: GeneralizeFormer) -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     runs = {name: over_group_counts(name) for name in sys.argv[1:]}
-    json.dump({"runs": runs, "gradients": gradients(perturbed(digits()))}, sys.stdout)
+    found = {"runs": runs, "kin": among_kin(), "gradients": gradients(perturbed(digits()))}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from generalizeformer.core.generalizeformer import Config
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.kinship import kindred
 from generalizeformer.core.settling import settle
@@ -64,14 +64,46 @@ def test_weights_fall_with_the_squared_distance() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_an_image_that_shows_nothing_is_nobody_s_kin(bad: float) -> None:
+def test_a_broken_image_reaches_its_own_group_alone(bad: float) -> None:
     looks, x = values(5, 3), values(5, 2)
-    looks[0] = bad if bad != bad else looks[0]
+    looks[0] = bad
     x[0] = bad
     kin = among([0, 1, 0, 1, 1], looks)
     assert kin.sizes.isfinite().all()
     clean = among([1, 1, 1], looks[[1, 3, 4]])
     torch.testing.assert_close(kin.mean(x)[[1, 3, 4]], clean.mean(x[[1, 3, 4]]))
+
+
+def test_only_the_first_quarter_of_the_layers_tells_looks_and_all_of_it_alike() -> None:
+    near, far = torch.zeros(2, 4, dtype=torch.float64), 3 * torch.eye(2, 4, dtype=torch.float64)
+    seen = [looking(part)["first"] for part in (near, far, *[near] * 2, *[far] * 4)]
+    both = grouping(None, 2, LIKE)
+    # Two of eight layers: the second differs by 9 in two of four channels, which is 4.5, and by half of it over both.
+    kin = kindred(dict(zip("abcdefgh", seen, strict=True)), both, 1.0).kin
+    assert kin is not None
+    other = torch.tensor(-2.25, dtype=torch.float64).exp()
+    torch.testing.assert_close(
+        kin.weights[0, 0], torch.stack([torch.ones_like(other), other]) / (1 + other)
+    )
+
+
+def test_kin_are_pooled_in_single_precision_under_autocast() -> None:
+    kin, x = among([0, 0, 0], values(3, 2)), values(3, 500).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        under = kin.mean(x)
+    assert torch.equal(under, kin.mean(x))
+    assert under.dtype == torch.float32
+
+
+def test_a_model_without_norm_layers_or_features_answers_whole_groups() -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(12, 5)).double()
+    x = values(4, 3, 2, 2)
+    torch.testing.assert_close(GeneralizeFormer(plain)(x), plain(x))
+    blind = replace(GENERATORS["channels"], inputs=("parameters", "gradients"))
+    model, seen = perturbed(digits(), blind, singly=True), images(6)
+    answers = model(seen, GROUPS)
+    model.config = replace(model.config, kin=None)
+    assert torch.equal(answers, model(seen, GROUPS))
 
 
 def test_sharing_is_the_mean_the_other_way_round() -> None:

@@ -18,6 +18,7 @@ from generalizeformer.benchmark.tables import (
     method_names,
     sources_table,
     target_table,
+    whole,
 )
 
 FULL = "generalizeformer"
@@ -66,8 +67,7 @@ def sections(records: Sequence[Record]) -> list[Section]:
 
 def gains(records: Sequence[Record], method: str) -> list[float]:
     """For every seed, the mean gain over the source model."""
-    mine = [record for record in records if record.method == method]
-    return by_seed(mine, gain_over(records, "source"))
+    return by_seed(whole(records, method), gain_over(records, "source"))
 
 
 def difference(records: Sequence[Record], method: str) -> Interval | None:
@@ -78,7 +78,7 @@ def difference(records: Sequence[Record], method: str) -> Interval | None:
 def _pairs(records: Sequence[Record], method: str) -> list[float]:
     """One difference to the full model for every seed and target."""
     less = gain_over(records, FULL)
-    found = [less(record) for record in records if record.method == method]
+    found = [less(record) for record in whole(records, method)]
     return [value for value in found if value is not None]
 
 
@@ -88,8 +88,8 @@ def _table(records: Sequence[Record], title: str) -> Table:
 
 
 def _row(records: Sequence[Record], method: str) -> tuple[str, ...]:
-    mine = [record for record in records if record.method == method]
-    accuracy = f"{mean(by_seed(mine, lambda record: record.accuracy)):.1f}"
+    scores = by_seed(whole(records, method), lambda record: record.accuracy)
+    accuracy = f"{mean(scores):.1f}" if scores else "–"
     if method == "source":
         return method, accuracy, "–", "–"
     return method, accuracy, _gain(gains(records, method)), _difference(records, method)

@@ -52,7 +52,7 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     for method in method_names(records):
         for size in batch_sizes(records):
             here = [record for record in records if record.batch_size == size]
-            if mine := [r for name in (ALONE, *TOGETHER) for r in _whole(here, method, name)]:
+            if mine := _whole(here, method):
                 methods.setdefault(method, {})[str(size)] = _entry(mine)
     return {"methods": methods}
 
@@ -110,17 +110,25 @@ def _look_table(records: Sequence[Record]) -> Table:
 
 
 def _seeds(records: Sequence[Record], method: str, name: str) -> list[float]:
-    return by_seed(_whole(records, method, name), lambda record: record.accuracy)
+    mine = [record for record in _whole(records, method) if way(record) == name]
+    return by_seed(mine, lambda record: record.accuracy)
 
 
-def _whole(records: Sequence[Record], method: str, name: str) -> list[Record]:
-    """The method's records of that way, of seeds in which it met every target and look that way."""
-    return whole([record for record in records if way(record) == name], method)
+def _whole(records: Sequence[Record], method: str) -> list[Record]:
+    """The method's records of seeds in which it met all that anybody met, in every way that it serves at all.
+
+    So what is lost is paired by seed.
+    """
+    parts = {name: [r for r in records if way(r) == name] for name in (ALONE, *TOGETHER)}
+    served = [part for part in parts.values() if method in method_names(part)]
+    found = [whole(part, method) for part in served]
+    seeds = set.intersection(*({r.run_seed for r in mine} for mine in found)) if found else set()
+    return [r for mine in found for r in mine if r.run_seed in seeds]
 
 
 def _less(more: list[float], fewer: list[float]) -> list[float]:
-    """Seed by seed; both are in the order of the seeds. Nothing where a seed lacks one of them."""
-    if len(more) != len(fewer):
+    """Seed by seed, both in the same order; nothing where one way is not served."""
+    if not more or not fewer:
         return []
     return [one - other for one, other in zip(more, fewer, strict=True)]
 

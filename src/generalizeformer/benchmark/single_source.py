@@ -39,7 +39,7 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
         for size in map(str, batch_sizes(records)):
             # As with targets: a mean over fewer sources than the others' is no mean to be compared.
             asked = [of for of in told.values() if any(size in entry for entry in of.values())]
-            if all(size in of.get(method, {}) for of in asked):
+            if asked and all(size in of.get(method, {}) for of in asked):
                 methods.setdefault(method, {})[size] = _entry(told, method, size)
     return {"methods": methods}
 

@@ -14,7 +14,7 @@ from generalizeformer.core.card import Card
 from generalizeformer.core.classifiers import class_count
 from generalizeformer.core.generators import _rows, channels, rows
 from generalizeformer.core.grouped import GroupedBackbone, Output
-from generalizeformer.core.groups import grouping
+from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
 from generalizeformer.core.kinship import kindred
@@ -78,6 +78,10 @@ def mixture(answers: list[Logits], mean: Mean = "logits") -> Logits:
     Equal answers give that answer bit for bit: a φ that does nothing must not change the last digit.
     """
     if mean == "logits":
+        # Half precision has no digits for small differences.
+        answers = [
+            answer.to(torch.promote_types(answer.dtype, torch.float32)) for answer in answers
+        ]
         return answers[0] + torch.stack([answer - answers[0] for answer in answers]).mean(0)
     likely = torch.stack([answer.log_softmax(-1) for answer in answers])
     highest = likely.amax(0)
@@ -99,7 +103,7 @@ Model = TypeVar("Model", bound="GeneralizeFormer")  # typing.Self cannot be chec
 
 
 class GeneralizeFormer(nn.Module, ModelHubMixin):
-    """Answers every group of images with a model generated for that group alone (Alg. 2).
+    """Answers every group of images with models generated from that group alone (Alg. 2).
 
     The backbone stays the caller's: it is never written to, its mode does not matter, and no gradient
     reaches it. Nothing is carried from call to call, or from group to group.
@@ -122,7 +126,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.companions: dict[str, dict[str, Tensor]] = {}
 
     def forward(self, images: Images, groups: Groups | None = None) -> Logits:
-        """Logits of every image: the mean over the source, its group's model and its own, as the config says.
+        """Logits of every image: the mean over the source, a model from its group and its own, as the config says.
 
         `groups`: one id per image.
         """
@@ -140,9 +144,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             asked = (*strengths, *generated) if each_too else strengths
             own = [answer for answer, strength in zip(answers, asked, strict=False) if strength]
         else:
-            if config.kin is not None and isinstance(config.generator, channels.Config):
-                together = kindred(each.statistics, together, config.kin)
-            answers = self._answers(each.pooled(together), strengths, mirrored)
+            answers = self._answers(self._pooled(each, together), strengths, mirrored)
             own = self._answers(each, generated, each_too)
         return mixture(answers + own, config.mean)
 
@@ -175,6 +177,16 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             ) from error
         statistics = self.reference.relate(seen.statistics)
         return replace(seen, statistics=statistics, prototypes=self.prototypes)
+
+    def _pooled(self, each: Observation, together: Grouping) -> Observation:
+        """What was seen of images one by one as seen of groups, or of the kin that each image has in its group."""
+        config = self.config
+        told = (
+            isinstance(config.generator, channels.Config) and "features" in config.generator.inputs
+        )
+        if config.kin is not None and told and each.statistics:
+            together = kindred(each.statistics, together, config.kin)
+        return each.pooled(together)
 
     def _answers(
         self, seen: Observation, strengths: tuple[float, ...], mirrored: bool = False

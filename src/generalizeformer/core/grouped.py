@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ class GroupedBackbone:
         """Logits of every image under its group's `params` (leading group axis); other layers are the source's."""
         self.follow()
         try:
-            kin = None if grouping.kin is None else astuple(grouping.kin)
+            kin = None if grouping.kin is None else grouping.kin.parts()
             return self.traced(images, grouping.ids, grouping.sizes, kin, params, watch)
         finally:
             self.call.clear()  # also where memory ran out

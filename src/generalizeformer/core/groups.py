@@ -14,12 +14,17 @@ from generalizeformer.errors import ImageError
 class Kin:
     """Of what the mean of every image is made: the images of its group, each with a weight.
 
-    A matrix for every group, so that no group's inf reaches another.
+    A matrix for every group, so that no group's inf reaches another. All are as large as the largest group's: one large
+    group among many small ones costs what many large ones do.
     """
 
     weights: Float[Tensor, "groups most most"]  # of each row's images; rows sum to 1
     group: Int64[Tensor, " images"]
     place: Int64[Tensor, " images"]  # in the group
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """As tensors, for calls that take nothing else. Not copied, as `dataclasses.astuple` does."""
+        return self.weights, self.group, self.place
 
     def mean(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " images *rest"]:
         """Around every image."""
@@ -32,9 +37,7 @@ class Kin:
     def _times(self, weights: Tensor, values: Tensor) -> Tensor:
         exact = torch.promote_types(values.dtype, weights.dtype)
         with torch.autocast(values.device.type, enabled=False):  # sums need their digits
-            flat = (
-                values.flatten(1).to(exact) if values.dim() > 1 else values.unsqueeze(1).to(exact)
-            )
+            flat = values.reshape(len(values), -1).to(exact)
             dense = flat.new_zeros(*weights.shape[:2], flat.shape[1])
             dense = weights.to(exact) @ dense.index_put((self.group, self.place), flat)
             return dense[self.group, self.place].reshape(values.shape).to(values.dtype)
@@ -58,6 +61,14 @@ class Grouping:
         total = values.new_zeros(len(self.sizes), *values.shape[1:]).index_add(0, self.ids, values)
         return total / self.sizes.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
 
+    def shared(self, values: Float[Tensor, " groups *rest"]) -> Float[Tensor, " images *rest"]:
+        """What each image has in the means: `mean` the other way round, for gradients."""
+        if self.kin is not None:
+            return self.kin.shared(values)
+        return self.spread(
+            values / self.sizes.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+        )
+
     def spread(self, values: Float[Tensor, " groups *rest"]) -> Float[Tensor, " images *rest"]:
         """Each image's share of what its group has."""
         return values.index_select(0, self.ids)
@@ -79,7 +90,8 @@ class Grouping:
         return torch.empty_like(rank).index_put((order,), rank)
 
     def repeat(self, times: int) -> "Grouping":
-        """The grouping of `times` copies of the images, one copy after another."""
+        """The grouping of `times` copies of the images, one copy after another. Only without kin."""
+        assert self.kin is None
         return Grouping(self.ids.repeat(times), self.sizes * times)
 
 

@@ -25,7 +25,7 @@ def kindred(seen: dict[str, Statistics], together: Grouping, width: float) -> Gr
     looks, empty = together.dense(_looks(seen))
     apart = torch.cdist(looks, looks, compute_mode="donot_use_mm_for_euclid_dist").square()
     alike = (-apart / width).exp().masked_fill(empty.unsqueeze(1), 0)
-    alike = alike.nan_to_num(0)  # of an image that shows nothing: nobody's kin
+    alike = alike.nan_to_num(0)  # images that cannot be compared are no kin
     itself = torch.eye(alike.shape[1], device=alike.device, dtype=torch.bool)
     alike = alike.masked_fill(itself, 1)
     weights = alike / alike.sum(2, keepdim=True)

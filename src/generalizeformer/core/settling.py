@@ -6,7 +6,6 @@ written by hand: autograd's own takes many more operations, and their number is 
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from math import exp
 from typing import Any, NamedTuple
 
@@ -61,7 +60,7 @@ def settle(
         return settled._replace(output=settled.output.squeeze(-1))
     wide = torch.promote_types(x.dtype, torch.float32)
     parts = (part.to(wide) for part in (weight, bias, moves, *source))
-    kin = () if grouping.kin is None else astuple(grouping.kin)
+    kin = () if grouping.kin is None else grouping.kin.parts()
     given = (x, *parts, grouping.ids, grouping.sizes, *kin)
     settled = _Settle.apply(*given) if torch.is_grad_enabled() else _settled(*given)[0]
     output, moved, offset = settled
@@ -135,7 +134,7 @@ class _Settle(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             count = x[0, 0].numel()
             shares = torch.stack((of_seen, 2 * of_variance), 1).to(wide) / count
-            flat, tilt = _over(_shared(shares, _grouping(ids, sizes, kin)), x)
+            flat, tilt = _over(_grouping(ids, sizes, kin).shared(shares), x)
             of_x = torch.addcmul(torch.addcmul(flat, x, tilt), of_output, known.slope)
         none = (None,) * (4 + len(kin))
         return of_x, of_moved * known.narrowed, of_offset, of_moves, *none
@@ -143,13 +142,6 @@ class _Settle(torch.autograd.Function):
 
 def _grouping(ids: Groups, sizes: Tensor, kin: Sequence[Tensor]) -> Grouping:
     return Grouping(ids, sizes, Kin(*kin) if kin else None)
-
-
-def _shared(values: Tensor, grouping: Grouping) -> Tensor:
-    """What of each group's mean is every image's."""
-    if grouping.kin is not None:
-        return grouping.kin.shared(values)
-    return grouping.spread(values / grouping.sizes[:, None, None])
 
 
 def _pooled(x: Map, grouping: Grouping) -> tuple[PerGroup, PerGroup]:

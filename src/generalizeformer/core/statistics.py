@@ -70,7 +70,7 @@ def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
 
 
 def pool(seen: Moments, grouping: Grouping) -> Statistics:
-    """Of each group; the spread between its images is added to that within, so nothing cancels."""
+    """Of each group; the spread between its images is added to that within, so that nothing cancels but among kin."""
     mean = grouping.mean(seen.mean)
     if grouping.kin is not None:
         square = grouping.mean(seen.variance + seen.mean.square())
