@@ -1,12 +1,21 @@
 """What the committed records say, checked by a machine: the README's claims hold for them."""
 
+import json
 from pathlib import Path
 from statistics import mean
+from typing import Any
+
+import pytest
 
 from generalizeformer.benchmark.records import read
+from generalizeformer.benchmark.store import Stored, place
+from generalizeformer.benchmark.suites import SUITES
 from generalizeformer.benchmark.tables import accuracy_table, seed_means
+from generalizeformer.config import from_dict
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+FOLDERS = sorted(path.parent for path in RESULTS.glob("**/cells"))
 RECORDS = read(ROOT / "results" / "demo" / "records.json")
 
 
@@ -23,7 +32,7 @@ def test_the_demo_gains_in_batches_and_does_not_lose_on_single_images() -> None:
 
 
 def test_the_table_of_the_readme_is_that_of_the_records() -> None:
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text().partition("Digits turned by")[2]
     for method, *cells, _ in accuracy_table(RECORDS, "").rows:
         line = next(line for line in readme.splitlines() if line.startswith(f"| {method} "))
         assert [cell.strip(" *") for cell in line.split("|")[2:-1]] == cells
@@ -37,3 +46,52 @@ def test_ours_is_best_on_the_inner_angles_of_rotated_mnist() -> None:
         assert {len(values) for values in seeds.values()} == {3}
         means = {method: mean(values) for method, values in seeds.items()}
         assert max(means, key=means.__getitem__) == "generalizeformer"
+
+
+def test_the_pacs_table_of_the_readme_is_that_of_the_summary() -> None:
+    readme = (ROOT / "README.md").read_text().partition("PACS, each of four")[2]
+    told = json.loads((RESULTS / "pacs" / "summary.json").read_text("utf-8"))["methods"]
+    rows = [line.split("|")[1:-1] for line in readme.partition("Digits turned")[0].splitlines()]
+    found = {cells[0].split()[0].strip(","): cells[1:] for cells in rows if len(cells) == 7}
+    for method in ("source", "tent", "t3a", "generalizeformer", "generalizeformer_paper"):
+        entry = told[method]["20"]
+        expected = [*entry["targets"].values(), entry["mean"], entry["sources_after"]]
+        assert [cell.strip(" *") for cell in found[method]] == [f"{v:.1f}" for v in expected]
+
+
+def cells(folder: Path) -> list[tuple[Path, Stored]]:
+    return [
+        (path, from_dict(Stored, json.loads(path.read_text("utf-8"))))
+        for path in sorted((folder / "cells").glob("*.json"))
+    ]
+
+
+def test_there_are_some() -> None:
+    assert RESULTS / "pacs" in FOLDERS
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_the_summary_is_that_of_the_records(folder: Path) -> None:
+    stored = [found for _, found in cells(folder)]
+    (suite,) = {found.cell.suite for found in stored}
+    told = SUITES[suite].summary([record for found in stored for record in found.records])
+    assert_same(json.loads((folder / "summary.json").read_text("utf-8")), told)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_methods_were_compared_on_one_source_model_each_and_are_found_again(folder: Path) -> None:
+    for path, found in cells(folder):
+        assert len({record.source for record in found.records}) == 1
+        assert all(record.commit for record in found.records)
+        root = folder if found.cell.suite == "main" else folder.parent
+        assert place(root, found.cell) == path
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Sums over records may be rounded in another order."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert_same(value, other[key])
+    else:
+        assert one == pytest.approx(other)
