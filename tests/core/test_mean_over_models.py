@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer, mixture
 
 from .nets import GENERATORS, digits, images, model_of, perturbed
 
@@ -129,3 +129,11 @@ def test_every_part_of_the_mean_teaches_phi_and_nothing_else(generator: str) -> 
     ]
     assert not without
     assert all(value.grad is None for value in backbone.parameters())
+
+
+def test_under_autocast_the_mean_of_logits_keeps_its_digits() -> None:
+    answers = [torch.tensor([[value, 1.0]]).bfloat16() for value in (3.0, 3.015625)]
+    with torch.autocast("cpu", torch.bfloat16):
+        mean = mixture(answers)
+    torch.testing.assert_close(mean, torch.tensor([[3.0078125, 1.0]]), rtol=0, atol=0)
+    assert mixture(answers).dtype == torch.bfloat16  # a model in half precision answers in it

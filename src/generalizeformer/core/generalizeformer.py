@@ -78,10 +78,8 @@ def mixture(answers: list[Logits], mean: Mean = "logits") -> Logits:
     Equal answers give that answer bit for bit: a φ that does nothing must not change the last digit.
     """
     if mean == "logits":
-        # Half precision has no digits for small differences.
-        answers = [
-            answer.to(torch.promote_types(answer.dtype, torch.float32)) for answer in answers
-        ]
+        if torch.is_autocast_enabled(answers[0].device.type):  # as it does to probabilities itself
+            answers = [answer.float() for answer in answers]
         return answers[0] + torch.stack([answer - answers[0] for answer in answers]).mean(0)
     likely = torch.stack([answer.log_softmax(-1) for answer in answers])
     highest = likely.amax(0)
