@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: help demo pacs pacs-main pacs-sizes pacs-methods pacs-dynamic pacs-single-source pacs-output-shift pacs-ablations test lint format slow clean
 
 help:
-	@echo "make demo   train on rotated digits, compare five methods, write a page (5 minutes on 2 cores)"
+	@echo "make demo   train on rotated digits, compare five methods, write a page (4 minutes on 2 cores)"
 	@echo "make pacs   all benchmarks on PACS into results/pacs (hours on a GPU); ROOT=folder of the images, FLAGS=more"
 	@echo "            or one: pacs-main pacs-sizes pacs-methods pacs-dynamic pacs-single-source pacs-output-shift pacs-ablations"
 	@echo "make test   lint, then every test that needs no GPU and no downloaded data"
