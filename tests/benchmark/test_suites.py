@@ -91,12 +91,15 @@ def test_every_look_comes_alone_then_all_in_both_ways() -> None:
 
 
 def test_from_one_source_every_other_domain_is_a_target() -> None:
-    made = planned("single-source")
+    assert {cell.training for cell in planned("single-source")} == set(WITH_PAPER)
+    made = planned("single-source", trainings=("generalizeformer",))
     pairs = [(c.sources, c.target) for c in made]
     assert sorted(pairs) == [((s,), t) for s in "abc" for t in "abc" if s != t]
     assert [sources for sources, _ in pairs] == [("a",), ("b",), ("c",)] * 2
     assert len({cell.model_name for cell in made}) == 3
-    some = planned("single-source", sources=("b",), targets=("b", "c"))
+    some = planned(
+        "single-source", sources=("b",), targets=("b", "c"), trainings=("generalizeformer",)
+    )
     assert [(c.sources, c.target) for c in some] == [(("b",), "c")]
     assert made[0].full_recipe().episodes == "looks"
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generalizeformer.core.groups import grouping
+from generalizeformer.core.groups import grouping, side_by_side
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 IDS = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
@@ -89,3 +89,14 @@ def test_ids_made_in_inference_mode_can_be_kept_by_autograd() -> None:
             grouping(torch.tensor([3, 1]), 2, torch.zeros(1)),
         ]
     assert not any(t.ids.is_inference() or t.sizes.is_inference() for t in together)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(IDS, min_size=1, max_size=4))
+def test_groupings_side_by_side_keep_their_groups(parts: list[list[int]]) -> None:
+    every = [grouping(torch.tensor(ids), len(ids), LIKE) for ids in parts]
+    x = [values(len(ids), 2) for ids in parts]
+    together = side_by_side(every)
+    expected = torch.cat([one.mean(part) for one, part in zip(every, x, strict=True)])
+    torch.testing.assert_close(together.mean(torch.cat(x)), expected)
+    assert together.sizes.tolist() == [size for one in every for size in one.sizes.tolist()]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
-from generalizeformer.core.groups import Grouping, grouping
+from generalizeformer.core.groups import Grouping, grouping, side_by_side
 from generalizeformer.core.kinship import kindred
 from generalizeformer.core.settling import settle
 from generalizeformer.core.statistics import Moments, Statistics, pool
@@ -111,6 +111,17 @@ def test_sharing_is_the_mean_the_other_way_round() -> None:
     assert kin is not None
     x, y = values(5, 2), values(5, 4)[:, :2]
     torch.testing.assert_close((kin.mean(x) * y).sum(), (x * kin.shared(y)).sum())
+
+
+def test_kin_and_the_same_images_one_by_one_go_side_by_side() -> None:
+    kin, x, y = among([0, 1, 0, 1, 1], values(5, 3)), values(5, 2), values(5, 4)[:, :2]
+    alone = kin.each()
+    torch.testing.assert_close(alone.mean(x), x)
+    assert alone.sizes.tolist() == [1] * 5
+    together = side_by_side([kin, alone])
+    expected = torch.cat([kin.mean(x), y])
+    torch.testing.assert_close(together.mean(torch.cat([x, y])), expected)
+    torch.testing.assert_close(together.spread(together.sizes), torch.cat([kin.sizes, alone.sizes]))
 
 
 def test_statistics_of_kin_are_those_of_a_weighted_batch() -> None:

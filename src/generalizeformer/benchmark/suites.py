@@ -17,8 +17,8 @@ from generalizeformer.data.domains import DomainDataset
 from generalizeformer.errors import UserError
 from generalizeformer.training._recipe import Recipe
 
-OURS = ("generalizeformer",)
-"""For suites that the paper's φ is no usual part of."""
+OURS = "generalizeformer"
+"""The training whose model all methods are compared on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,6 @@ class Suite:
     heading: str  # of the page, before it
     about: str
     batch_sizes: tuple[int, ...] = (20,)
-    trainings: tuple[str, ...] = ()  # (): all it knows
     episodes: Literal["looks"] | None = None  # where the usual ones make no sense
     option: str | None = None  # the one setting that this suite has and no other
     recipes: Callable[[Recipe, Recipe], dict[str, Recipe]] = recipes
@@ -55,7 +54,6 @@ SUITES: Mapping[str, Suite] = {
         heading="Targets that change",
         about="Each domain is left out once and then met under several looks: turned, in other colours, corrupted. "
         "All methods of a target start from the same source model, that of the main benchmark.",
-        trainings=OURS,
         option="looks",
         tables=dynamic.tables,
         sections=dynamic.sections,
@@ -66,7 +64,6 @@ SUITES: Mapping[str, Suite] = {
         heading="Learn from one domain",
         about="Models learn from one domain, φ from random looks of it, and then meet every other domain. All methods "
         "of a source start from the same source model.",
-        trainings=OURS,
         episodes="looks",
         option="sources",
         tables=single_source.tables,
@@ -131,10 +128,10 @@ def cells(
         shared["classes_apart"] = classes_apart or "labels"
         # A model that never saw a domain never saw its classes: held-out episodes need the domains apart.
         shared["pooled"] = known["generalizeformer"].episodes == "looks"
-    chosen = suite.trainings or tuple(known) if trainings is None else trainings
-    if shared.get("methods") and OURS[0] not in chosen:
+    chosen = tuple(known) if trainings is None else trainings
+    if shared.get("methods") and OURS not in chosen:
         raise UserError(
-            f"methods: got {', '.join(shared['methods'])}, but they are compared on the model of {OURS[0]}, which is "
+            f"methods: got {', '.join(shared['methods'])}, but they are compared on the model of {OURS}, which is "
             f"not among the trainings ({', '.join(chosen)}); add it, or leave the methods out"
         )
     return plan(

@@ -13,7 +13,7 @@ from generalizeformer.core import artefact
 from generalizeformer.core.card import Card
 from generalizeformer.core.classifiers import class_count
 from generalizeformer.core.generators import _rows, channels, rows
-from generalizeformer.core.grouped import GroupedBackbone, Output
+from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
@@ -128,23 +128,24 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
         `groups`: one id per image.
         """
-        config, each_too = self.config, self.config.mirrored == "all"
-        strengths, mirrored = config.strengths, config.mirrored != "no"
+        config, mirrored = self.config, self.config.mirrored
         if not config.singly:
-            answers = self._answers(self.observe(images, groups), strengths, mirrored)
-            return mixture(answers, config.mean)
+            seen = self.observe(images, groups)
+            asked = self._questions(seen, seen.grouping, mirrored != "no")
+            return self._mean(seen, self.network.answer(asked))
         each = self.observe(images, torch.arange(len(images)))
         together = grouping(groups, len(images), images)
-        generated = tuple(strength for strength in strengths if strength)
         if len(together.sizes) == len(images):
-            # Groups of one image: the group's model is the image's own.
-            answers = self._answers(each, strengths, mirrored)
-            asked = (*strengths, *generated) if each_too else strengths
-            own = [answer for answer, strength in zip(answers, asked, strict=False) if strength]
-        else:
-            answers = self._answers(self._pooled(each, together), strengths, mirrored)
-            own = self._answers(each, generated, each_too)
-        return mixture(answers + own, config.mean)
+            # Groups of one image: the group's model is the image's own, so what both answer counts twice.
+            asked = self._questions(each, each.grouping, mirrored != "no")
+            answers = self.network.answer(asked)
+            both = len(answers) // 2 if mirrored == "group" else len(answers)
+            return self._mean(each, answers + answers[:both])
+        pooled = self._pooled(each, together)
+        apart = each.grouping if pooled.grouping.kin is None else pooled.grouping.each()
+        asked = self._questions(pooled, pooled.grouping, mirrored != "no")
+        asked += self._questions(each, apart, mirrored == "all")
+        return self._mean(each, self.network.answer(asked))
 
     def generate(self, images: Images, groups: Groups | None = None) -> Params:
         """θ_t: parameter name → tensor with a leading group axis, groups in the order of their ids.
@@ -186,28 +187,24 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             together = kindred(each.statistics, together, config.kin)
         return each.pooled(together)
 
-    def _answers(
-        self, seen: Observation, strengths: tuple[float, ...], mirrored: bool = False
-    ) -> list[Logits]:
-        """One at each strength between the source's parameters (0) and those generated from what was seen (1).
+    def _questions(self, seen: Observation, grouping: Grouping, mirrored: bool) -> list[Question]:
+        """The images under the parameters generated from what was seen, at each strength but the source's own.
 
-        Then, where asked for, those to the mirror images, of generated models alone.
+        Then, where asked for, the mirror images.
         """
-        target = self._generate(seen)
-        answers = [self._answer(seen, seen.images, target, strength) for strength in strengths]
-        if mirrored:
-            images, moved = seen.images.flip(-1), [strength for strength in strengths if strength]
-            answers += [self._answer(seen, images, target, strength) for strength in moved]
-        return answers
+        source, target = self.slots.parameters_of(self.backbone), self._generate(seen)
+        params = [
+            target if part == 1 else between(source, target, torch.full_like(grouping.sizes, part))
+            for part in self.config.strengths
+            if part
+        ]
+        shown = [seen.images, seen.images.flip(-1)] if mirrored else [seen.images]
+        return [Question(images, grouping, part) for images in shown for part in params]
 
-    def _answer(self, seen: Observation, images: Images, target: Params, strength: float) -> Logits:
-        """Logits under parameters part of the way, or beyond, from the source's to the generated ones."""
-        if strength == 0:
-            return seen.logits
-        if strength != 1:
-            share = torch.full_like(seen.grouping.sizes, strength)
-            target = between(self.slots.parameters_of(self.backbone), target, share)
-        return self.network.run(images, seen.grouping, target).logits
+    def _mean(self, seen: Observation, answers: list[Logits]) -> Logits:
+        """The answers of generated models averaged with the source's, as often as it is among the strengths."""
+        plain = [seen.logits for strength in self.config.strengths if not strength]
+        return mixture(plain + answers, self.config.mean)
 
     def _generate(self, seen: Observation) -> Params:
         """θ_t from θ_s, z_t and g_t (Eq. 3, 6). Differentiable in φ, and only in φ."""

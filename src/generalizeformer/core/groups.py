@@ -34,6 +34,11 @@ class Kin:
         """What every image has in the means of all others: `mean` the other way round, for gradients."""
         return self._times(self.weights.transpose(1, 2), values)
 
+    def alone(self) -> "Kin":
+        """The same images, none of which counts for another."""
+        itself = torch.eye(self.weights.shape[1]).to(self.weights)
+        return Kin(itself.expand_as(self.weights), self.group, self.place)
+
     def _times(self, weights: Tensor, values: Tensor) -> Tensor:
         exact = torch.promote_types(values.dtype, weights.dtype)
         with torch.autocast(values.device.type, enabled=False):  # sums need their digits
@@ -89,10 +94,34 @@ class Grouping:
         rank = torch.arange(len(order), device=order.device) - start[self.ids[order]]
         return torch.empty_like(rank).index_put((order,), rank)
 
+    def each(self) -> "Grouping":
+        """Every image as a group of its own, in the form that this one has; only with kin."""
+        assert self.kin is not None
+        return Grouping(self.ids, torch.ones_like(self.sizes), self.kin.alone())
+
     def repeat(self, times: int) -> "Grouping":
         """The grouping of `times` copies of the images, one copy after another. Only without kin."""
         assert self.kin is None
         return Grouping(self.ids.repeat(times), self.sizes * times)
+
+
+def side_by_side(groupings: list[Grouping]) -> Grouping:
+    """The groups of all of them in one, in this order. All have kin, then of equally large groups, or none has."""
+    ids = _onward([one.ids for one in groupings], [len(one.sizes) for one in groupings])
+    sizes = torch.cat([one.sizes for one in groupings])
+    every = [one.kin for one in groupings if one.kin is not None]
+    if not every:
+        return Grouping(ids, sizes)
+    assert len(every) == len(groupings)
+    weights, places = torch.cat([kin.weights for kin in every]), [kin.place for kin in every]
+    group = _onward([kin.group for kin in every], [len(kin.weights) for kin in every])
+    return Grouping(ids, sizes, Kin(weights, group, torch.cat(places)))
+
+
+def _onward(ids: list[Tensor], counts: list[int]) -> Tensor:
+    """All ids, those of each part counted on from where the parts before it end."""
+    starts = [sum(counts[:number]) for number in range(len(counts))]
+    return torch.cat([part + start for part, start in zip(ids, starts, strict=True)])
 
 
 def grouping(groups: Groups | None, images: int, like: Tensor) -> Grouping:
