@@ -91,7 +91,7 @@ class GroupedBackbone:
         images = torch.cat([question.images for question in questions])
         together = side_by_side([question.grouping for question in questions])
         logits = self.run(images, together, params).logits
-        return list(logits.split([len(question.images) for question in questions]))
+        return list(torch.split(logits, [len(question.images) for question in questions]))
 
     def traced(
         self,
