@@ -147,7 +147,7 @@ def test_each_variant_is_what_its_name_says() -> None:
     assert known["generalizeformer_memo"].model.loss == "memo"
     assert known["generalizeformer_one_strength"].model.strengths == (1.0,)
     assert not known["generalizeformer_not_singly"].model.singly
-    assert known["generalizeformer_without_kin"].model.kin is None
+    assert known["generalizeformer_with_kin"].model.kin == 0.3
     assert known["generalizeformer_mean_of_probabilities"].model.mean == "probabilities"
     recalling = known["generalizeformer_without_prototypes"].model.generator
     assert recalling == replace(MAIN.model.generator, recall=0.0)  # type: ignore[call-arg]

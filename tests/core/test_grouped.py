@@ -51,9 +51,12 @@ def test_groups_are_answered_as_if_each_came_alone(name: str) -> None:
     assert_as_by_loop(architecture(name), six(name))
 
 
+@pytest.mark.parametrize("kin", [None, 0.3])
 @pytest.mark.parametrize("name", NAMES)
-def test_groups_are_answered_as_if_each_came_alone_by_the_mean_over_models(name: str) -> None:
-    config = {"strengths": (0.0, 1.0), "singly": True, "mirrored": "all"}
+def test_groups_are_answered_as_if_each_came_alone_by_the_mean_over_models(
+    name: str, kin: float | None
+) -> None:
+    config = {"strengths": (0.0, 1.0), "singly": True, "mirrored": "all", "kin": kin}
     assert_as_by_loop(architecture(name), six(name), **config)
 
 
@@ -85,8 +88,8 @@ def test_single_precision_gives_the_same_classes_as_a_loop(name: str) -> None:
 def test_an_untrained_model_answers_like_the_plain_one(name: str) -> None:
     backbone, x = architecture(name), six(name)
     with torch.no_grad():
-        for singly in (False, True):
-            answers = model_of(backbone, strengths=(0.0, 1.0), singly=singly)(x, GROUPS)
+        for ways in ({"singly": False}, {"singly": True}, {"singly": True, "kin": 0.3}):
+            answers = model_of(backbone, strengths=(0.0, 1.0), **ways)(x, GROUPS)
             torch.testing.assert_close(answers, backbone(x), rtol=1e-9, atol=1e-9)
 
 
@@ -104,11 +107,12 @@ def test_an_untrained_model_of_every_kind_of_layer_answers_like_the_plain_one(na
     generator=st.sampled_from(list(GENERATORS)),
     singly=st.booleans(),
     mirrored=st.sampled_from(["no", "group", "all"]),
+    kin=st.sampled_from([None, 0.3]),
 )
 def test_any_division_into_groups_is_answered_as_if_each_came_alone(
-    groups: list[int], generator: str, singly: bool, mirrored: str
+    groups: list[int], generator: str, singly: bool, mirrored: str, kin: float | None
 ) -> None:
-    ways = {"singly": singly, "mirrored": mirrored}
+    ways = {"singly": singly, "mirrored": mirrored, "kin": kin}
     model = perturbed(architecture("digits"), GENERATORS[generator], **ways)
     x, ids = images(len(groups)), torch.tensor(groups)
     torch.testing.assert_close(model(x, ids), by_loop(model, x, ids), rtol=0, atol=1e-8)

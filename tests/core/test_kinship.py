@@ -100,7 +100,7 @@ def test_a_model_without_norm_layers_or_features_answers_whole_groups() -> None:
     x = values(4, 3, 2, 2)
     torch.testing.assert_close(GeneralizeFormer(plain)(x), plain(x))
     blind = replace(GENERATORS["channels"], inputs=("parameters", "gradients"))
-    model, seen = perturbed(digits(), blind, singly=True), images(6)
+    model, seen = perturbed(digits(), blind, singly=True, kin=0.3), images(6)
     answers = model(seen, GROUPS)
     model.config = replace(model.config, kin=None)
     assert torch.equal(answers, model(seen, GROUPS))
@@ -171,7 +171,7 @@ def test_mixed_targets_do_not_disturb_each_other() -> None:
 
 
 def test_the_paper_s_generator_takes_whole_groups() -> None:
-    model, x = perturbed(digits(), GENERATORS["rows"], singly=True), images(6)
+    model, x = perturbed(digits(), GENERATORS["rows"], singly=True, kin=0.3), images(6)
     before = model(x, GROUPS)
     model.config = replace(model.config, kin=None)
     assert torch.equal(before, model(x, GROUPS))

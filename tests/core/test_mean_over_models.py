@@ -58,7 +58,7 @@ def test_strengths_without_a_generated_model_are_refused(strengths: tuple[float,
 
 def test_images_are_also_answered_by_models_of_their_own() -> None:
     backbone, x = digits(), images(6)
-    model = perturbed(backbone, strengths=(0.0, 1.0), mean="probabilities", kin=None)
+    model = perturbed(backbone, strengths=(0.0, 1.0), mean="probabilities")
     together, each = model(x, GROUPS).softmax(-1), model(x, torch.arange(6)).softmax(-1)
     model.config = replace(model.config, singly=True)
     expected = (2 * together + 2 * each - backbone(x).softmax(-1)) / 3  # the source's is in both
@@ -68,7 +68,7 @@ def test_images_are_also_answered_by_models_of_their_own() -> None:
 
 @BOTH
 def test_an_image_alone_is_answered_as_a_group_of_one_beside_larger_ones(generator: str) -> None:
-    model, x = perturbed(digits(), GENERATORS[generator], singly=True), images(6)
+    model, x = perturbed(digits(), GENERATORS[generator], singly=True, kin=0.3), images(6)
     groups = torch.tensor([4, 4, 2, 4, 4, 4])
     torch.testing.assert_close(model(x, groups)[2], model(x[2:3])[0], rtol=0, atol=1e-10)
 
@@ -88,7 +88,7 @@ def test_groups_pooled_from_images_are_seen_as_groups(generator: str) -> None:
 @BOTH
 def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -> None:
     backbone = digits()
-    model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True)
+    model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True, kin=0.3)
     alone = model_of(backbone)(images(6), GROUPS)
     exact = 1e-15 * (generator == "settling")
     torch.testing.assert_close(model(images(6), GROUPS), alone, rtol=0, atol=exact)
@@ -98,7 +98,7 @@ def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -
 @BOTH
 def test_mirrored_images_are_answered_as_well(generator: str, mean: str) -> None:
     backbone, x, each = digits(), images(6), torch.arange(6)
-    config = {"strengths": (0.0, 1.0), "singly": True, "mean": mean, "kin": None}
+    config = {"strengths": (0.0, 1.0), "singly": True, "mean": mean}
     model = perturbed(backbone, GENERATORS[generator], **config)
     parts = [backbone(x), _run(model, x, GROUPS, x), _run(model, x, GROUPS, x.flip(-1))]
     parts += [_run(model, x, each, x), _run(model, x, each, x.flip(-1))]
@@ -117,12 +117,14 @@ def _run(model: GeneralizeFormer, x: Tensor, groups: Tensor, shown: Tensor) -> T
     return model.network.run(shown, seen.grouping, parameters).logits
 
 
+@pytest.mark.parametrize("kin", [None, 0.3])
 @BOTH
-def test_every_part_of_the_mean_teaches_phi_and_nothing_else(generator: str) -> None:
+def test_every_part_of_the_mean_teaches_phi_and_nothing_else(
+    generator: str, kin: float | None
+) -> None:
     backbone = digits().requires_grad_()
-    model = perturbed(
-        backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True, mirrored="all"
-    )
+    ways = {"strengths": (0.0, 1.0), "singly": True, "mirrored": "all", "kin": kin}
+    model = perturbed(backbone, GENERATORS[generator], **ways)
     F.cross_entropy(model(images(6), GROUPS), torch.tensor([0, 1, 2, 3, 4, 0])).backward()
     without = [
         n for n, v in model.generator.named_parameters() if v.grad is None or not v.grad.any()

@@ -66,7 +66,7 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_one_strength": _model(strengths=(1.0,)),
     "generalizeformer_not_singly": _model(singly=False),
     "generalizeformer_not_mirrored": _model(mirrored="no"),
-    "generalizeformer_without_kin": _model(kin=None),
+    "generalizeformer_with_kin": _model(kin=0.3),
     "generalizeformer_mean_of_probabilities": _model(mean="probabilities"),
 }
 """By the name of the training and of its records."""

@@ -50,8 +50,9 @@ class Config:
     mirrored: Mirrored = "no"
     mean: Mean = "logits"  # what it is taken of
     # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
-    # all alike. Only where each is looked at by itself (`singly`), and with φ of channels.
-    kin: float | None = 0.3
+    # all alike. For batches that hold several targets, 0.3. Only where each is looked at by itself (`singly`), and
+    # with φ of channels.
+    kin: float | None = None
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:
@@ -68,7 +69,7 @@ class Config:
             raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
 
 
-PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, kin=None)
+PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False)
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
 
 
