@@ -35,10 +35,10 @@ pacs-methods: .venv/all.stamp
 	$(PACS) $(OURS) results/pacs/companions.json --batch-sizes 20 --methods all
 
 pacs-dynamic: .venv/all.stamp
-	$(PACS) $(OURS) --suite dynamic --limit 200 --methods source generalizeformer tent
+	$(PACS) $(OURS) --suite dynamic --limit 200 --batch-sizes 20 64 --methods source generalizeformer tent
 
 pacs-single-source: .venv/all.stamp
-	$(PACS) $(OURS) --suite single-source --sources photo
+	$(PACS) $(OURS) results/pacs/single_source_settings.json --suite single-source --sources photo
 
 pacs-output-shift: .venv/all.stamp
 	$(PACS) $(OURS) --suite output-shift

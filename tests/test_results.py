@@ -59,6 +59,40 @@ def test_the_pacs_table_of_the_readme_is_that_of_the_summary() -> None:
         assert [cell.strip(" *") for cell in found[method]] == [f"{v:.1f}" for v in expected]
 
 
+def told(suite: str = "") -> dict[str, Any]:
+    return json.loads((RESULTS / "pacs" / suite / "summary.json").read_text("utf-8"))["methods"]
+
+
+def test_ours_is_best_on_pacs_and_harms_nothing() -> None:
+    methods = told()
+    ours, source = methods["generalizeformer"], methods["source"]
+    assert {entry["seeds"] for entry in (*ours.values(), *source.values())} == {3}
+    assert ours["20"]["mean"] - source["20"]["mean"] >= 5.9
+    assert ours["1"]["mean"] - source["1"]["mean"] >= 4.0
+    assert min(ours["64"]["mean"], ours["128"]["mean"]) >= ours["20"]["mean"]
+    for target, accuracy in ours["20"]["targets"].items():
+        assert accuracy > source["20"]["targets"][target] - 0.5
+    for other in set(methods) - {"generalizeformer"}:
+        assert ours["20"]["mean"] > methods[other].get("20", {"mean": 0})["mean"]
+    for size, entry in ours.items():
+        assert entry["sources_after"] > source[size]["sources_after"] - 0.5
+
+
+def test_what_the_readme_tells_of_other_suites_is_in_their_summaries() -> None:
+    text = (ROOT / "README.md").read_text().partition("Single images have")[2]
+    text = text.partition("Digits turned")[0]
+    dynamic, single, apart = told("dynamic"), told("single-source"), told("output-shift")
+    ours, tent = dynamic["generalizeformer"]["20"], dynamic["tent"]["20"]
+    assert ours["lost"]["changing"] < 0.5
+    claims = [told()["generalizeformer"][n]["mean"] for n in ("1", "128")]
+    claims += [dynamic["source"]["20"]["alone"], ours["alone"], ours["lost"]["mixed"]]
+    claims += [tent["alone"], tent["lost"]["mixed"]]
+    claims += [apart[m]["20"]["mean"] for m in ("generalizeformer", "source", "tent")]
+    claims += [single[m]["20"]["mean"] for m in ("generalizeformer", "source", "alpha_bn", "t3a")]
+    missing = [value for value in claims if f"{value:.1f}" not in text]
+    assert not missing
+
+
 def cells(folder: Path) -> list[tuple[Path, Stored]]:
     return [
         (path, from_dict(Stored, json.loads(path.read_text("utf-8"))))

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,33 @@ def test_looks_episodes_work_from_one_domain(tmp_path: Path) -> None:
     looking = replace(recipe().meta, looks=Looks(), look_share=1.0)
     model = trained(tmp_path, recipe(episodes="looks", meta=looking), sources=sources(domains=1))
     assert model.card.sources == ("a",)
+    assert {p.name for p in (tmp_path / "training").glob("*.state")} == {"erm.state", "meta.state"}
+
+
+def test_where_the_backbone_learns_from_looks_phi_learns_with_one_that_does_not(
+    tmp_path: Path,
+) -> None:
+    plain = recipe(episodes="looks")
+    assert plain.erm is not None
+    seeing = replace(plain, erm=replace(plain.erm, looks=Looks()))
+    trained(tmp_path, seeing)
+    stages = {p.name for p in (tmp_path / "training").glob("*.state")}
+    assert stages == {"erm.state", "erm-without-looks.state", "meta.state"}
+    settings = {
+        name: torch.load(tmp_path / "training" / name)["settings"]["erm"]["looks"]
+        for name in stages - {"meta.state"}
+    }
+    assert settings["erm-without-looks.state"] is None
+    assert settings["erm.state"] == asdict(Looks())
+
+
+def test_without_looks_in_its_episodes_phi_learns_with_the_final_backbone_alone(
+    tmp_path: Path,
+) -> None:
+    seeing = recipe(episodes="looks")
+    assert seeing.erm is not None
+    blind = replace(seeing.meta, looks=Looks(strength=0.0), look_share=0.0)
+    trained(tmp_path, replace(seeing, erm=replace(seeing.erm, looks=Looks()), meta=blind))
     assert {p.name for p in (tmp_path / "training").glob("*.state")} == {"erm.state", "meta.state"}
 
 

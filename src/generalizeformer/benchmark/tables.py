@@ -237,7 +237,8 @@ def percent(values: list[float], signed: bool = False, digits: int = 1) -> str:
     if not values:
         return "–"
     spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):{'+' if signed else ''}.{digits}f}{spread}"
+    middle = round(mean(values), digits) + 0.0  # no -0.0
+    return f"{middle:{'+' if signed else ''}.{digits}f}{spread}"
 
 
 def _circumstances(record: Record) -> tuple[str, int, tuple[str, ...]]:

@@ -52,7 +52,8 @@ class Recipe:
     held-out: one more backbone per left-out domain, which that domain then is a real target of;
     joint: the paper's, one backbone for all;
     looks: one backbone, and random looks of its own domains as targets, so `meta.looks` is switched on. Works
-    from a single domain, and with `erm=None` on a backbone that is trained already.
+    from a single domain, and with `erm=None` on a backbone that is trained already. Where the backbone learns from
+    looks as well (`erm.looks`), there is one more that does not, so that they are new to it.
     """
 
     episodes: Episodes = "held-out"
@@ -159,13 +160,11 @@ class _Run:
 
     def _staged(self) -> GeneralizeFormer:
         """ERM on all sources; for held-out episodes also ERM without each; then φ on the pairs."""
-        model = self._wrap(self._erm("erm", self.data.names), self.data.names)
+        model = self._wrap(self._erm("erm", self.data.names, self.recipe.erm), self.data.names)
         pairs = [Pair(model, self.data[name], self.held[name]) for name in self.data.names]
         stage = self._own_stage("meta", self.recipe.meta, self._alone())
         # Where φ is there already, nobody needs the backbones that it was trained with.
-        if self.recipe.episodes == "held-out" and not is_finished(stage):
-            chosen = dict.fromkeys(self.recipe.held_out or self.data.names)
-            strange = [self._strange_pair(name, model) for name in chosen]
+        if not is_finished(stage) and (strange := self._strange_pairs(model)):
             pairs = blend(strange, pairs, self.recipe.stay)
         fit(Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric), stage)
         return model
@@ -195,19 +194,19 @@ class _Run:
         fit(method, self._stage(name, config, mine, self.folder / "training"))
         return {key: value.detach().cpu() for key, value in method.weights().items()}
 
-    def _erm(self, name: str, domains: tuple[str, ...]) -> nn.Module:
+    def _erm(self, name: str, domains: tuple[str, ...], config: ErmConfig | None) -> nn.Module:
         backbone = copy.deepcopy(self.start)
-        if self.recipe.erm is None:
+        if config is None:
             return placed(backbone, self.fabric.device)
         train, held = self.data.only(domains), self.held.only(domains)
-        method = Erm(backbone, train, held, self.preprocessing, self.recipe.erm, self.fabric)
+        method = Erm(backbone, train, held, self.preprocessing, config, self.fabric)
         # φ's settings do not matter here: whoever changes those keeps the backbones.
-        mine = {"erm": to_dict(self.recipe.erm), "validation": self.recipe.validation}
+        mine = {"erm": to_dict(config), "validation": self.recipe.validation}
         mine |= {"division": self.recipe.division}
         if self.backbones is None:
-            fit(method, self._own_stage(name, self.recipe.erm, mine))
+            fit(method, self._own_stage(name, config, mine))
         else:
-            stage = self._shared_stage(self.backbones, self.recipe.erm, domains, mine)
+            stage = self._shared_stage(self.backbones, config, domains, mine)
             # Another process that needs it waits, and then finds it.
             with atomic.alone(stage.folder):
                 fit(method, stage)
@@ -241,11 +240,32 @@ class _Run:
             report=self.report,
         )
 
+    def _strange_pairs(self, model: GeneralizeFormer) -> list[Pair]:
+        """Models of other backbones than the final one, to which the targets of φ's episodes are new."""
+        recipe, erm = self.recipe, self.recipe.erm
+        if recipe.episodes == "held-out":
+            chosen = dict.fromkeys(recipe.held_out or self.data.names)
+            return [self._strange_pair(name, model) for name in chosen]
+        looks = recipe.meta.looks
+        if (
+            erm is None
+            or erm.looks is None
+            or not (looks and looks.strength and recipe.meta.look_share)
+        ):
+            return []
+        # A backbone that has learned from looks has nothing to show for them; one that has not does.
+        names = self.data.names
+        stranger = self._wrap(
+            self._erm("erm-without-looks", names, replace(erm, looks=None)), names
+        )
+        stranger.generator = model.generator
+        return [Pair(stranger, self.data[name], self.held[name]) for name in names]
+
     def _strange_pair(self, name: str, model: GeneralizeFormer) -> Pair:
         """A model that never saw the domain, and the domain; drawn the more often, the more it gets wrong."""
         others = tuple(other for other in self.data.names if other != name)
         stage = f"erm-without-{quote(name, safe='')}"  # it names files
-        stranger = self._wrap(self._erm(stage, others), others)
+        stranger = self._wrap(self._erm(stage, others, self.recipe.erm), others)
         stranger.generator = model.generator
         held, device = self.held[name], self.fabric.device
         wrong = 100 - plain_accuracy(stranger, held, self.preprocessing, device)
