@@ -29,11 +29,12 @@ GENERATORS = {
 }
 
 
+@pytest.mark.parametrize("kin", [None, 0.3])
 @pytest.mark.parametrize("generator", GENERATORS)
-def test_groups_are_answered_as_if_each_came_alone(generator: str) -> None:
+def test_groups_are_answered_as_if_each_came_alone(generator: str, kin: float | None) -> None:
     torch.manual_seed(0)
     backbone = torchvision.models.resnet18(num_classes=7).double().cuda().eval()
-    model = GeneralizeFormer(backbone, Config(generator=GENERATORS[generator])).eval()
+    model = GeneralizeFormer(backbone, Config(generator=GENERATORS[generator], kin=kin)).eval()
     x, groups = torch.randn(9, 3, 64, 64).double().cuda(), torch.tensor([0, 0, 1, 1, 1, 1, 2, 3, 3])
     with torch.no_grad():
         for value in model.generator.parameters():
@@ -45,9 +46,11 @@ def test_groups_are_answered_as_if_each_came_alone(generator: str) -> None:
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-8)
 
 
-def test_a_compiled_backbone_answers_alike_for_any_number_of_groups() -> None:
+@pytest.mark.parametrize("kin", [None, 0.3])
+def test_a_compiled_backbone_answers_alike_for_any_number_of_groups(kin: float | None) -> None:
     torch.manual_seed(0)
-    model = GeneralizeFormer(build_backbone("digits-small", 10, channels=1)).cuda().eval()
+    backbone = build_backbone("digits-small", 10, channels=1)
+    model = GeneralizeFormer(backbone, Config(kin=kin)).cuda().eval()
     x = torch.randn(40, 1, 28, 28).cuda()
     with torch.no_grad():
         for value in model.generator.parameters():

@@ -1,6 +1,7 @@
 """What the committed records say, checked by a machine: the README's claims hold for them."""
 
 import json
+import re
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -70,10 +71,10 @@ def test_ours_is_best_on_pacs_and_harms_nothing() -> None:
     assert ours["20"]["mean"] - source["20"]["mean"] >= 5.9
     assert ours["1"]["mean"] - source["1"]["mean"] >= 4.0
     assert min(ours["64"]["mean"], ours["128"]["mean"]) >= ours["20"]["mean"]
-    for target, accuracy in ours["20"]["targets"].items():
-        assert accuracy > source["20"]["targets"][target] - 0.5
-    for other in set(methods) - {"generalizeformer"}:
-        assert ours["20"]["mean"] > methods[other].get("20", {"mean": 0})["mean"]
+    for other in {name for name in methods if "20" in methods[name]} - {"generalizeformer"}:
+        assert ours["20"]["mean"] > methods[other]["20"]["mean"]
+        for target, accuracy in ours["20"]["targets"].items():
+            assert accuracy > methods[other]["20"]["targets"][target]
     for size, entry in ours.items():
         assert entry["sources_after"] > source[size]["sources_after"] - 0.5
 
@@ -89,8 +90,7 @@ def test_what_the_readme_tells_of_other_suites_is_in_their_summaries() -> None:
     claims += [tent["alone"], tent["lost"]["mixed"]]
     claims += [apart[m]["20"]["mean"] for m in ("generalizeformer", "source", "tent")]
     claims += [single[m]["20"]["mean"] for m in ("generalizeformer", "source", "alpha_bn", "t3a")]
-    missing = [value for value in claims if f"{value:.1f}" not in text]
-    assert not missing
+    assert re.findall(r"\d+\.\d", text) == [f"{value:.1f}" for value in claims]
 
 
 def cells(folder: Path) -> list[tuple[Path, Stored]]:

@@ -82,6 +82,14 @@ def test_a_model_of_one_source_is_trained_once_for_all_its_targets(tmp_path: Pat
     assert len(list((tmp_path / "backbones").iterdir())) == 1
 
 
+def test_the_paper_s_phi_learns_from_one_source_as_it_is(tmp_path: Path) -> None:
+    given = {"sources": ("b",), "targets": ("a",), "batch_sizes": (5,)}
+    (cell,) = planned("single-source", trainings=("generalizeformer_paper",), **given)
+    (record,) = Run(tmp_path).records(cell)
+    assert record.method == "generalizeformer_paper"
+    assert len(list((tmp_path / "backbones").iterdir())) == 1
+
+
 def test_classes_apart_are_trained_and_compared_as_one_source(tmp_path: Path) -> None:
     (cell, _) = planned("output-shift", targets=("a",), batch_sizes=(5,))
     records = Run(tmp_path).records(cell)

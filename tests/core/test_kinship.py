@@ -98,7 +98,7 @@ def test_kin_are_pooled_in_single_precision_under_autocast() -> None:
 def test_a_model_without_norm_layers_or_features_answers_whole_groups() -> None:
     plain = nn.Sequential(nn.Flatten(), nn.Linear(12, 5)).double()
     x = values(4, 3, 2, 2)
-    torch.testing.assert_close(GeneralizeFormer(plain)(x), plain(x))
+    torch.testing.assert_close(GeneralizeFormer(plain, Config(kin=0.3))(x), plain(x))
     blind = replace(GENERATORS["channels"], inputs=("parameters", "gradients"))
     model, seen = perturbed(digits(), blind, singly=True, kin=0.3), images(6)
     answers = model(seen, GROUPS)

@@ -62,8 +62,8 @@ SUITES: Mapping[str, Suite] = {
     "single-source": Suite(
         title="learned from one domain: accuracy, %",
         heading="Learn from one domain",
-        about="Models learn from one domain, φ from random looks of it, and then meet every other domain. All methods "
-        "of a source start from the same source model.",
+        about="Models learn from one domain, our φ from random looks of it, and then meet every other domain. All "
+        "methods of a source start from the same source model.",
         episodes="looks",
         option="sources",
         tables=single_source.tables,

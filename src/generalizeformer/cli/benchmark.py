@@ -87,7 +87,7 @@ def benchmark(
         classes_apart: Of output-shift: who knows which classes, as for `train`; labels if not given.
         seeds: One training per target and seed.
         trainings: generalizeformer: our φ, compared with all other methods; generalizeformer_paper: the paper's φ on
-            the same backbones; ablations have names of their own. The suite's usual ones if not given.
+            the same backbones; ablations have names of their own. All of the suite's if not given.
         methods: To be compared, or all; see `generalizeformer methods`. The suite's usual ones if not given. What was
             compared before stays in the tables.
         batch_sizes: Images that arrive together. If not given, main: 1 20 64 128, ablations: 20 1, others: 20.

@@ -86,7 +86,8 @@ def train(
         paper: Start from the paper's recipe, whose numbers hold where a flag is not given: joint episodes, rows,
             10,000 steps, learning rate 1e-4.
         episodes: held-out (if not given): extra backbones, each without one domain; joint: the paper's, one
-            backbone; looks: one backbone and random looks of its domains, which works from a single domain.
+            backbone; looks: one backbone and random looks of its domains, which works from a single domain (one more
+            backbone where settings let it learn from looks itself).
         looks: Use random looks (colour, contrast, blur, …) of the domains as pseudo-domains in other episodes too.
         held_out: Domains to leave out in turn (held-out episodes); all if none is named.
         generator: channels (if not given): ours, small, for any architecture; rows: the paper's 8-layer

@@ -159,10 +159,11 @@ class _Run:
         return near(train, self.fabric.device), near(held, self.fabric.device)
 
     def _staged(self) -> GeneralizeFormer:
-        """ERM on all sources; for held-out episodes also ERM without each; then φ on the pairs."""
+        """ERM on all sources, and for φ's episodes on some or without looks; then φ on the pairs."""
         model = self._wrap(self._erm("erm", self.data.names, self.recipe.erm), self.data.names)
         pairs = [Pair(model, self.data[name], self.held[name]) for name in self.data.names]
-        stage = self._own_stage("meta", self.recipe.meta, self._alone())
+        told = {"strangers": "of looks"} if self._looks_are_known() else {}
+        stage = self._own_stage("meta", self.recipe.meta, self._alone() | told)
         # Where φ is there already, nobody needs the backbones that it was trained with.
         if not is_finished(stage) and (strange := self._strange_pairs(model)):
             pairs = blend(strange, pairs, self.recipe.stay)
@@ -242,24 +243,24 @@ class _Run:
 
     def _strange_pairs(self, model: GeneralizeFormer) -> list[Pair]:
         """Models of other backbones than the final one, to which the targets of φ's episodes are new."""
-        recipe, erm = self.recipe, self.recipe.erm
+        recipe, names = self.recipe, self.data.names
         if recipe.episodes == "held-out":
-            chosen = dict.fromkeys(recipe.held_out or self.data.names)
+            chosen = dict.fromkeys(recipe.held_out or names)
             return [self._strange_pair(name, model) for name in chosen]
-        looks = recipe.meta.looks
-        if (
-            erm is None
-            or erm.looks is None
-            or not (looks and looks.strength and recipe.meta.look_share)
-        ):
+        if not self._looks_are_known():
             return []
-        # A backbone that has learned from looks has nothing to show for them; one that has not does.
-        names = self.data.names
-        stranger = self._wrap(
-            self._erm("erm-without-looks", names, replace(erm, looks=None)), names
-        )
+        assert recipe.erm is not None
+        blind = self._erm("erm-without-looks", names, replace(recipe.erm, looks=None))
+        stranger = self._wrap(blind, names)
         stranger.generator = model.generator
         return [Pair(stranger, self.data[name], self.held[name]) for name in names]
+
+    def _looks_are_known(self) -> bool:
+        """Whether the final backbone learns from looks as φ does: to it they are no shift to learn from."""
+        erm, meta = self.recipe.erm, self.recipe.meta
+        seen = erm is not None and erm.looks is not None and erm.looks.strength > 0
+        met = meta.looks is not None and meta.looks.strength > 0 and meta.look_share > 0
+        return self.recipe.episodes == "looks" and seen and met
 
     def _strange_pair(self, name: str, model: GeneralizeFormer) -> Pair:
         """A model that never saw the domain, and the domain; drawn the more often, the more it gets wrong."""
