@@ -49,9 +49,14 @@ def test_ours_is_best_on_the_inner_angles_of_rotated_mnist() -> None:
         assert max(means, key=means.__getitem__) == "generalizeformer"
 
 
+def methods_of(suite: str = "") -> dict[str, Any]:
+    """What a suite's summary tells of PACS, by method and batch size; the main one's if none is named."""
+    return json.loads((RESULTS / "pacs" / suite / "summary.json").read_text("utf-8"))["methods"]
+
+
 def test_the_pacs_table_of_the_readme_is_that_of_the_summary() -> None:
     readme = (ROOT / "README.md").read_text().partition("PACS, each of four")[2]
-    told = json.loads((RESULTS / "pacs" / "summary.json").read_text("utf-8"))["methods"]
+    told = methods_of()
     rows = [line.split("|")[1:-1] for line in readme.partition("Digits turned")[0].splitlines()]
     found = {cells[0].split()[0].strip(","): cells[1:] for cells in rows if len(cells) == 7}
     for method in ("source", "tent", "t3a", "generalizeformer", "generalizeformer_paper"):
@@ -60,12 +65,8 @@ def test_the_pacs_table_of_the_readme_is_that_of_the_summary() -> None:
         assert [cell.strip(" *") for cell in found[method]] == [f"{v:.1f}" for v in expected]
 
 
-def told(suite: str = "") -> dict[str, Any]:
-    return json.loads((RESULTS / "pacs" / suite / "summary.json").read_text("utf-8"))["methods"]
-
-
 def test_ours_is_best_on_pacs_and_harms_nothing() -> None:
-    methods = told()
+    methods = methods_of()
     ours, source = methods["generalizeformer"], methods["source"]
     assert {entry["seeds"] for entry in (*ours.values(), *source.values())} == {3}
     assert ours["20"]["mean"] - source["20"]["mean"] >= 5.9
@@ -82,15 +83,15 @@ def test_ours_is_best_on_pacs_and_harms_nothing() -> None:
 def test_what_the_readme_tells_of_other_suites_is_in_their_summaries() -> None:
     text = (ROOT / "README.md").read_text().partition("Single images have")[2]
     text = text.partition("Digits turned")[0]
-    dynamic, single, apart = told("dynamic"), told("single-source"), told("output-shift")
+    dynamic, single, apart = map(methods_of, ("dynamic", "single-source", "output-shift"))
     ours, tent = dynamic["generalizeformer"]["20"], dynamic["tent"]["20"]
     assert ours["lost"]["changing"] < 0.5
-    claims = [told()["generalizeformer"][n]["mean"] for n in ("1", "128")]
+    claims = [methods_of()["generalizeformer"][n]["mean"] for n in ("1", "128")]
     claims += [dynamic["source"]["20"]["alone"], ours["alone"], ours["lost"]["mixed"]]
     claims += [tent["alone"], tent["lost"]["mixed"]]
     claims += [apart[m]["20"]["mean"] for m in ("generalizeformer", "source", "tent")]
     claims += [single[m]["20"]["mean"] for m in ("generalizeformer", "source", "alpha_bn", "t3a")]
-    claims += [-told("ablations")["generalizeformer_with_kin"]["20"]["difference"]]
+    claims += [-methods_of("ablations")["generalizeformer_with_kin"]["20"]["difference"]]
     assert re.findall(r"\d+\.\d", text) == [f"{value:.1f}" for value in claims]
 
 

@@ -36,8 +36,9 @@ class Kin:
 
     def alone(self) -> "Kin":
         """The same images, none of which counts for another."""
-        itself = torch.eye(self.weights.shape[1]).to(self.weights)
-        return Kin(itself.expand_as(self.weights), self.group, self.place)
+        weights = self.weights
+        itself = torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+        return Kin(itself.expand_as(weights), self.group, self.place)
 
     def _times(self, weights: Tensor, values: Tensor) -> Tensor:
         exact = torch.promote_types(values.dtype, weights.dtype)

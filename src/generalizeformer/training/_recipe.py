@@ -251,8 +251,7 @@ class _Run:
             return []
         assert recipe.erm is not None
         blind = self._erm("erm-without-looks", names, replace(recipe.erm, looks=None))
-        stranger = self._wrap(blind, names)
-        stranger.generator = model.generator
+        stranger = self._wrap(blind, names, model)
         return [Pair(stranger, self.data[name], self.held[name]) for name in names]
 
     def _looks_are_known(self) -> bool:
@@ -266,18 +265,21 @@ class _Run:
         """A model that never saw the domain, and the domain; drawn the more often, the more it gets wrong."""
         others = tuple(other for other in self.data.names if other != name)
         stage = f"erm-without-{quote(name, safe='')}"  # it names files
-        stranger = self._wrap(self._erm(stage, others, self.recipe.erm), others)
-        stranger.generator = model.generator
+        stranger = self._wrap(self._erm(stage, others, self.recipe.erm), others, model)
         held, device = self.held[name], self.fabric.device
         wrong = 100 - plain_accuracy(stranger, held, self.preprocessing, device)
         return Pair(stranger, self.data[name], held, max(wrong, 0.1))
 
-    def _wrap(self, backbone: nn.Module, domains: tuple[str, ...]) -> GeneralizeFormer:
-        """A model with a fresh φ, the same for every backbone, that has seen these domains and no other."""
+    def _wrap(
+        self, backbone: nn.Module, domains: tuple[str, ...], like: GeneralizeFormer | None = None
+    ) -> GeneralizeFormer:
+        """A model with a fresh φ, or with that of another one, that has seen these domains and no other."""
         torch.manual_seed(self.recipe.seed)
         model = GeneralizeFormer(backbone, self.recipe.model, self.card).to(self.fabric.device)
         known = self.data.only(domains)
         calibrate(model, known, self.preprocessing, self.recipe.calibration)
+        if like is not None:
+            model.generator = like.generator
         return model
 
     def _card(self, model: GeneralizeFormer) -> Card:
