@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo pacs pacs-main pacs-sizes pacs-methods pacs-dynamic pacs-single-source pacs-output-shift pacs-ablations test lint format slow clean
+.PHONY: help demo pacs test lint format slow clean
 
 help:
 	@echo "make demo   train on rotated digits, compare five methods, write a page (4 minutes on 2 cores)"
-	@echo "make pacs   all benchmarks on PACS into results/pacs (hours on a GPU); ROOT=folder of the images, FLAGS=more"
-	@echo "            or one: pacs-main pacs-sizes pacs-methods pacs-dynamic pacs-single-source pacs-output-shift pacs-ablations"
+	@echo "make pacs   what results/pacs/plan.json has no records of yet (hours on a GPU); ROOT=folder of the images,"
+	@echo "            PARTS='main sizes' for some parts of it only, FLAGS='--jobs 9' for a large GPU"
 	@echo "make test   lint, then every test that needs no GPU and no downloaded data"
 	@echo "make lint   ruff, import-linter, mypy"
 	@echo "make slow   the tests that train for longer"
@@ -16,35 +16,10 @@ help:
 demo: .venv/demo.stamp
 	$(BIN)/generalizeformer demo
 
-# Each of these can be run by itself, and again: what is stored is not done twice. FLAGS="--jobs 12" for a large GPU.
-PACS = $(BIN)/generalizeformer benchmark results/pacs --data pacs $(if $(ROOT),--root '$(ROOT)') \
-	--backbone tf_efficientnet_lite0 --pretrained --image-size 224 --precision bf16-mixed --selection-limit 100 \
-	--paper-settings results/pacs/paper_settings.json $(FLAGS)
-# The settings of the recipes lie beside the results that they gave.
-OURS := --settings results/pacs/settings.json
-
-pacs: pacs-main pacs-sizes pacs-methods pacs-dynamic pacs-single-source pacs-output-shift pacs-ablations
-
-pacs-main: .venv/all.stamp
-	$(PACS) $(OURS) --batch-sizes 20
-
-pacs-sizes: .venv/all.stamp
-	$(PACS) $(OURS) --batch-sizes 1 64 128 --methods source alpha_bn t3a generalizeformer
-
-pacs-methods: .venv/all.stamp
-	$(PACS) $(OURS) results/pacs/companions.json --batch-sizes 20 --methods all
-
-pacs-dynamic: .venv/all.stamp
-	$(PACS) $(OURS) --suite dynamic --limit 200 --batch-sizes 20 64 --methods source generalizeformer tent
-
-pacs-single-source: .venv/all.stamp
-	$(PACS) $(OURS) results/pacs/single_source_settings.json --suite single-source --sources photo
-
-pacs-output-shift: .venv/all.stamp
-	$(PACS) $(OURS) --suite output-shift
-
-pacs-ablations: .venv/all.stamp
-	$(PACS) $(OURS) --suite ablations
+# What is stored is not done twice.
+pacs: .venv/all.stamp
+	$(BIN)/generalizeformer reproduce results/pacs $(if $(ROOT),--root '$(ROOT)') \
+		$(if $(PARTS),--parts $(PARTS)) $(FLAGS)
 
 test: lint
 	$(BIN)/python -m pytest

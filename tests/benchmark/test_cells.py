@@ -178,3 +178,16 @@ def test_a_record_of_a_method_trained_in_another_way_is_not_taken_over(tmp_path:
     assert store.read(tmp_path, trained(5)).records == (record(), mine)
     assert store.read(tmp_path, CELL).records == (record(), mine)
     assert store.read(tmp_path, trained(6)).records == (record(),)
+
+
+def test_a_record_made_again_replaces_its_forerunner_and_others_stay() -> None:
+    old, other = record(commit="old"), record(method="tent", commit="old")
+    key, others = (old.method, old.stream), (other.method, other.stream)
+    before = store.Stored(cell=CELL, records=(old, other))
+    assert before.done("new") == {key, others}
+    assert before.done("new", again=(old.method,)) == {others}
+    assert before.done(None, again=(old.method,)) == {others}  # nobody knows by what it was made
+    new = replace(old, commit="new")
+    after = before.plus(new)
+    assert after.records == (other, new)
+    assert after.done("new", again=(old.method,)) == {key, others}

@@ -1,4 +1,4 @@
-"""What a process does with a cell for which there is no memory just now."""
+"""Which cell comes next, and what a process does with one for which there is no memory just now."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from generalizeformer.benchmark import side_by_side
 from generalizeformer.benchmark.time_limit import OutOfTimeError, TimeLimit
 
-from .lab import domains
+from .lab import cells, domains
 
 
 @pytest.fixture
@@ -68,3 +68,15 @@ def test_a_limit_of_time_reports_until_it_is_up() -> None:
     assert told == [("erm", 1, 2, {})]
     with pytest.raises(OutOfTimeError):
         TimeLimit.of(0).watched()("erm", 1, 2, {})
+
+
+def test_cells_of_other_models_come_first_and_none_of_a_file_that_is_written() -> None:
+    one, other = cells(seeds=(0, 1))
+    more = replace(one, batch_sizes=(8,))  # in the same file
+    looks = replace(one, suite="dynamic", looks=("fog:3", "rotation:30"))  # of the same model
+    assert side_by_side._next([one, other], []) is one
+    assert side_by_side._next([more, looks, other], [one]) is other
+    assert side_by_side._next([more, looks], [one, other]) is looks
+    assert side_by_side._next([more], [one]) is None
+    assert side_by_side._next([more], [looks]) is more
+    assert side_by_side._next([], []) is None

@@ -1,7 +1,7 @@
 """A cell from beginning to end: train on its sources, then compare methods on the target left out."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,10 +33,15 @@ def finish(
     fabric: Fabric,
     report: Report | None = None,
     commit: str | None = None,
+    again: Collection[str] = (),
 ) -> tuple[Record, ...]:
-    """All records of a cell: those stored, and those that were missing, each stored as soon as it is there."""
+    """All records of a cell: those stored, and those that were missing, each stored as soon as it is there.
+
+    `again`: methods whose records of other commits do not count, and are replaced one by one.
+    """
     started, stored = time.monotonic(), store.read(folder, cell)
-    missing = [task for task in tasks(cell) if task.key not in stored.done(commit)]
+    done = stored.done(commit, again)
+    missing = [task for task in tasks(cell) if task.key not in done]
     if missing:
         bench = _bench(cell, domains, folder, fabric, report)
         source = fingerprint(bench.model.backbone.state_dict())

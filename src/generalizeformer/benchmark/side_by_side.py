@@ -3,8 +3,8 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class Place:
     folder: Path
     commit: str | None = None
     limit: TimeLimit | None = None
+    again: tuple[str, ...] = ()  # methods whose records of other commits are replaced
 
 
 def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) -> None:
@@ -41,15 +42,31 @@ def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) 
     the order given, so that an end in the middle leaves whole seeds behind.
     """
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    waiting, at_work, done = list(cells), dict[Future[None], Cell](), 0
     with ProcessPoolExecutor(min(jobs, len(cells)), context, _begin, (place, jobs)) as pool:
-        futures = {pool.submit(_finish, cell): cell for cell in cells}
         try:
-            for done, future in enumerate(as_completed(futures), start=1):
-                future.result()
-                tell(futures[future], done)
+            while waiting or at_work:
+                while len(at_work) < jobs and (cell := _next(waiting, at_work.values())):
+                    waiting.remove(cell)
+                    at_work[pool.submit(_finish, cell)] = cell
+                for future in wait(at_work, return_when=FIRST_COMPLETED).done:
+                    future.result()
+                    done += 1
+                    tell(at_work.pop(future), done)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _next(waiting: Sequence[Cell], at_work: Collection[Cell]) -> Cell | None:
+    """The first cell whose model nobody is at; else the first whose file nobody writes, None where all are written.
+
+    Parts of a plan may add to the same file, and two that write it at once would lose records.
+    """
+    models = {cell.model_name for cell in at_work}
+    files = {(cell.name, cell.basis()) for cell in at_work}
+    free = [cell for cell in waiting if (cell.name, cell.basis()) not in files]
+    return next((cell for cell in free if cell.model_name not in models), next(iter(free), None))
 
 
 class _Here:
@@ -71,7 +88,8 @@ def _finish(cell: Cell) -> None:
     report = None if place.limit is None else place.limit.watched()
     for tries_left in reversed(range(TRIES)):
         try:
-            finish(cell, _Here.domains, place.folder, _Here.fabric, report, place.commit)
+            given = (_Here.domains, place.folder, _Here.fabric, report, place.commit)
+            finish(cell, *given, place.again)
             return
         except torch.OutOfMemoryError:
             if not tries_left:

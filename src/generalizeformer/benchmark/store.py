@@ -1,7 +1,7 @@
 """What is there of each cell as a file, so that a benchmark can be stopped at any time and goes on where it was."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,16 @@ class Stored:
     seconds: float = 0.0  # trained and evaluated, in all tries
     commit: str | None = None  # of the code that was refused, where it is known
 
-    def done(self, commit: str | None) -> set[Key]:
-        """What need not be done again: all records, and what this very code was refused."""
-        answers: list[Record | Refusal] = list(self.records)
+    def done(self, commit: str | None, again: Collection[str] = ()) -> set[Key]:
+        """What need not be done: all records, and what this very code was refused.
+
+        `again`: methods whose records count only where this very code made them.
+        """
+        answers: list[Record | Refusal] = [
+            record
+            for record in self.records
+            if record.method not in again or (commit is not None and commit == record.commit)
+        ]
         if commit is not None and commit == self.commit:
             answers += self.refusals
         return {(answer.method, answer.stream) for answer in answers}
@@ -44,8 +51,11 @@ class Stored:
         return tuple(sorted(self.records, key=place))
 
     def plus(self, answer: Record | Refusal) -> "Stored":
+        """With this answer, in the place of an older record of the same method on the same stream."""
         if isinstance(answer, Record):
-            return replace(self, records=(*self.records, answer))
+            key = (answer.method, answer.stream)
+            others = (r for r in self.records if (r.method, r.stream) != key)
+            return replace(self, records=(*others, answer))
         return replace(self, refusals=(*self.refusals, answer))
 
 

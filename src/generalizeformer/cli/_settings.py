@@ -15,7 +15,7 @@ def overridden(recipe: "Recipe", path: Path) -> "Recipe":
     """The recipe with the settings of a JSON file laid over it."""
     from generalizeformer.config import from_dict, to_dict
 
-    changes = _read(path)
+    changes = read_json(path)
     try:
         return from_dict(type(recipe), _merged(to_dict(recipe), changes))
     except UserError as error:
@@ -24,7 +24,7 @@ def overridden(recipe: "Recipe", path: Path) -> "Recipe":
 
 def method_settings(path: Path | None) -> dict[str, dict[str, Any]]:
     """Settings by method, as a JSON file has them. A misspelt one is told before anything runs."""
-    settings = {} if path is None else _read(path)
+    settings = {} if path is None else read_json(path)
     for method, given in settings.items():
         try:
             _check(method, given)
@@ -57,7 +57,8 @@ def _check(method: str, given: Any) -> None:
         raise UserError(f"{method}: {str(error).removeprefix(f'{method}: ')}") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:

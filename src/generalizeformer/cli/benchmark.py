@@ -2,19 +2,16 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from generalizeformer.cli._data import Choice, source_domains
-from generalizeformer.cli._recipe import Augment, Division, Flags, given
-from generalizeformer.cli._settings import overridden, pairs
+from generalizeformer.cli._parts import Machine, Part, check_common
 from generalizeformer.cli._terminal import (
-    Device,
     aside,
     check_folder,
     console,
@@ -22,8 +19,6 @@ from generalizeformer.cli._terminal import (
     show,
     stage_progress,
 )
-from generalizeformer.cli.evaluate import known_methods
-from generalizeformer.cli.train import Apart, card_for
 from generalizeformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,161 +27,57 @@ if TYPE_CHECKING:
     from generalizeformer.benchmark.cells import Cell
     from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.data.domains import DomainDataset
-    from generalizeformer.training._recipe import Recipe
-
-SuiteName = Literal["main", "dynamic", "single-source", "output-shift", "ablations"]
 
 
 def benchmark(
     out: Annotated[Path, tyro.conf.Positional],
     /,
-    suite: tuple[SuiteName, ...] = ("main",),
-    data: str = "pacs",
-    root: Path | None = None,
-    protocol: str | None = None,
-    data_settings: tuple[str, ...] = (),
-    targets: tuple[str, ...] = (),
-    sources: tuple[str, ...] = (),
-    looks: tuple[str, ...] = (),
-    classes_apart: Apart | None = None,
-    seeds: tuple[int, ...] = (0, 1, 2),
-    trainings: tuple[str, ...] | None = None,
-    methods: tuple[str, ...] = (),
-    batch_sizes: tuple[int, ...] | None = None,
-    limit: int | None = None,
-    selection_limit: int | None = None,
-    backbone: str | None = None,
-    pretrained: bool = False,
-    image_size: int | None = None,
-    division: Division | None = None,
-    augment: Augment | None = None,
-    source_steps: int | None = None,
-    steps: int | None = None,
-    settings: tuple[Path, ...] = (),
-    paper_settings: Path | None = None,
-    device: Device = "auto",
-    precision: Literal["32-true", "bf16-mixed"] = "32-true",
-    jobs: int = 1,
-    minutes: float | None = None,
+    what: Annotated[Part, tyro.conf.OmitArgPrefixes] = Part(),  # noqa: B008, it is frozen
+    where: Annotated[Machine, tyro.conf.OmitArgPrefixes] = Machine(),  # noqa: B008
 ) -> None:
     """Leave every domain out once: train on the others, compare all methods on it. Run again, it goes on.
 
     Args:
         out: Folder for the finished cells, summary.json and page.html, with models and backbones below it, which all
             suites share. Suites other than main have a folder of their name in it for the rest.
-        suite: One or more, which then share the processes. main: every domain left out once; dynamic: main's models,
-            targets under looks that come alone, mixed and one after another; single-source: learned from one domain;
-            output-shift: every source knows other classes; ablations: φ with one thing changed at a time.
-        data: Dataset, one of `generalizeformer data list`; folder: your own images.
-        root: Where the images are, as for `train`.
-        protocol: Of the dataset, as for `train`.
-        data_settings: Other settings of the dataset, such as drop_error=true for pacs.
-        targets: Domains to leave out, one at a time; all if none is named.
-        sources: Of single-source: the domains to learn from, one at a time; all if none is named.
-        looks: Of dynamic: how targets look, such as rotation:30 fog:3 look:7; eight usual ones if none is named.
-        classes_apart: Of output-shift: who knows which classes, as for `train`; labels if not given.
-        seeds: One training per target and seed.
-        trainings: generalizeformer: our φ, compared with all other methods; generalizeformer_paper: the paper's φ on
-            the same backbones; ablations have names of their own. All of the suite's if not given.
-        methods: To be compared, or all; see `generalizeformer methods`. The suite's usual ones if not given. What was
-            compared before stays in the tables.
-        batch_sizes: Images that arrive together. If not given, main: 1 20 64 128, ablations: 20 1, others: 20.
-        limit: Images per target stream, in dynamic per look; all if not given.
-        selection_limit: Images of each source domain's validation part that settings of methods are chosen on; all
-            if not given.
-        backbone: As for `train`.
-        pretrained: Start from published ImageNet weights.
-        image_size: Pixels per side; if not given, the dataset's own, or 224 for image files.
-        division: Who decides which source images are only validated on, as for `train`.
-        augment: As for `train`; domainbed if not given, for datasets of image files.
-        source_steps: Steps of each backbone's training; 300 if not given.
-        steps: Steps of φ's training, ours and the paper's; 400 and 10,000 if not given.
-        settings: JSON files with any settings of the recipe; they override the flags, and a later one an earlier.
-        paper_settings: The same for the paper's φ. Its backbones are the recipe's all the same.
-        device: Where to compute; auto takes a GPU if there is one.
-        precision: Of the trainings; bf16-mixed is faster on recent GPUs.
-        jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
-        minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on:
-            trainings from their last validation, methods from their last record.
+        what: What is to be recorded.
+        where: Where it runs, and for how long.
     """
+    record([what], out, where)
+
+
+def record(parts: Sequence[Part], out: Path, where: Machine) -> None:
+    """The records of all parts in their order, and what they tell."""
     from generalizeformer.benchmark.side_by_side import Place
-    from generalizeformer.benchmark.suites import cells, check_options
     from generalizeformer.benchmark.time_limit import OutOfTimeError, TimeLimit
 
-    _check(out, jobs, minutes)
-    end = None if minutes is None else TimeLimit.of(minutes)
-    own: dict[str, Any] = {"sources": sources, "looks": looks, "classes_apart": classes_apart}
-    check_options(suite, own)
-    others = pairs(data_settings)
-    choice = Choice(data=data, protocol=protocol, root=root, size=image_size, settings=others)
-    augment = augment or ("domainbed" if hasattr(choice.load()[1], "cache") else None)
-    named = tuple(known_methods(methods)) if methods else ()
-    asked = Flags(division=division, augment=augment, source_steps=source_steps, steps=steps)
-    asked = replace(asked, also=_also(named))
+    check_folder(out)
+    where.check()
+    end = None if where.minutes is None else TimeLimit.of(where.minutes)
+    for part in parts:
+        part.check()
+    check_common(parts)
+    choice, precision = parts[0].choice(where.root), parts[0].precision
     domains, divided = source_domains(choice, ())
-    card = card_for(domains, backbone, image_size, divided)
-    shared: dict[str, Any] = {
-        **{"targets": targets, "seeds": seeds, "trainings": trainings, "methods": named},
-        **{"batch_sizes": batch_sizes, "limit": limit, "selection_limit": selection_limit},
-        **{"backbone": card.architecture, "pretrained": pretrained, "precision": precision},
-        **{"preprocessing": card.preprocessing, "protocol": divided, "dataset_settings": others},
-    }
-    known = partial(_known, asked=asked, settings=settings, paper=_paper(steps, paper_settings))
-    chosen = dict.fromkeys(suite)
-    planned = {name: cells(name, domains, known(name), **own, **shared) for name in chosen}
-    every = [cell for mine in planned.values() for cell in mine]
-    where = fabric(device, 1, precision)
-    place = Place(partial(_domains, choice), where.device.type, precision, out, _commit(), end)
+    planned = [part.cells(domains, divided) for part in parts]
+    cells = [cell for part in planned for mine in part.values() for cell in mine]
+    device = fabric(where.device, 1, precision)
+    load = partial(_domains, choice)
+    place = Place(load, device.device.type, precision, out, _commit(), end, where.again)
     try:
-        if jobs > 1:
-            _side_by_side(every, place, jobs)
+        if where.jobs > 1:
+            _side_by_side(cells, place, where.jobs)
         else:
-            _finish(every, domains, place, where)
+            _finish(cells, domains, place, device)
     except OutOfTimeError:
         aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
-    for name, mine in planned.items():
-        _tell(out, name, data, mine)
+    for suite in dict.fromkeys(cell.suite for cell in cells):
+        _tell(out, suite, choice.data, _files(cell for cell in cells if cell.suite == suite))
 
 
-def _also(methods: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the methods that need a training of their own."""
-    from generalizeformer.training._companions import trained_for
-
-    return tuple(name for name in methods if name in trained_for())
-
-
-def _check(out: Path, jobs: int, minutes: float | None) -> None:
-    check_folder(out)
-    if jobs < 1:
-        raise UserError(f"jobs: got {jobs}; it must be at least 1")
-    if minutes is not None and not minutes > 0:
-        raise UserError(f"minutes: got {minutes}; it must be more than 0")
-
-
-def _known(
-    suite: SuiteName, asked: Flags, settings: Sequence[Path], paper: "Recipe"
-) -> "dict[str, Recipe]":
-    """The recipes of a suite's trainings, by name."""
-    from generalizeformer.benchmark.suites import SUITES
-
-    ours = _recipe(replace(asked, episodes=SUITES[suite].episodes), settings)
-    return SUITES[suite].recipes(ours, paper)
-
-
-def _recipe(asked: Flags, settings: Sequence[Path]) -> "Recipe":
-    """Our φ's recipe: the usual one with what was asked for."""
-    recipe = asked.recipe()
-    for path in settings:
-        recipe = overridden(recipe, path)
-    return recipe
-
-
-def _paper(steps: int | None, settings: Path | None) -> "Recipe":
-    """The recipe of the paper's φ."""
-    from generalizeformer.training._paper import PAPER_PHI
-
-    recipe = replace(PAPER_PHI, meta=replace(PAPER_PHI.meta, **given(steps=steps)))
-    return recipe if settings is None else overridden(recipe, settings)
+def _files(cells: "Iterable[Cell]") -> "list[Cell]":
+    """One cell for every file of records: parts that only add methods or batch sizes share theirs."""
+    return list({(cell.name, cell.basis()): cell for cell in cells}.values())
 
 
 def _finish(
@@ -200,7 +91,7 @@ def _finish(
         aside.print(words, soft_wrap=True)
         with stage_progress() as bars:
             report = bars if place.limit is None else place.limit.watched(bars)
-            finish(cell, domains, place.folder, where, report, place.commit)
+            finish(cell, domains, place.folder, where, report, place.commit, place.again)
 
 
 def _side_by_side(cells: "Sequence[Cell]", place: "Place", jobs: int) -> None:

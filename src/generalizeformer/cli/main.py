@@ -14,6 +14,7 @@ from generalizeformer.cli.evaluate import evaluate
 from generalizeformer.cli.info import info
 from generalizeformer.cli.methods import methods
 from generalizeformer.cli.predict import predict
+from generalizeformer.cli.reproduce import reproduce
 from generalizeformer.cli.train import train
 from generalizeformer.errors import UserError
 
@@ -22,6 +23,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "train": train,
     "evaluate": evaluate,
     "benchmark": benchmark,
+    "reproduce": reproduce,
     "predict": predict,
     "info": info,
     "methods": methods,

@@ -1,0 +1,142 @@
+"""`reproduce`: a plan in small, what it refuses, and that the plan of PACS is that of its records."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from generalizeformer.benchmark import store
+from generalizeformer.cli._parts import Part, check_common
+from generalizeformer.cli.reproduce import read_plan
+from generalizeformer.data.datasets import pacs
+from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.errors import UserError
+
+from .conftest import Command
+from .test_benchmark import SETTINGS, Refused
+
+PACS = Path(__file__).parents[2] / "results" / "pacs"
+SHARED = {
+    **{"data": "synthetic", "data_settings": ["domains=3", "per_class=5"], "targets": ["a", "c"]},
+    **{"source_steps": 2, "steps": 2, "seeds": [0], "trainings": ["generalizeformer"]},
+    **{"batch_sizes": [3], "settings": ["settings.json"]},
+}
+PARTS: dict[str, dict[str, Any]] = {
+    "main": {"methods": ["source", "generalizeformer"]},
+    "others": {"methods": ["alpha_bn"]},
+    "sizes": {"methods": ["source"], "batch_sizes": [5]},
+    "looks": {
+        **{"suite": ["dynamic"], "methods": ["source"]},
+        **{"looks": ["rotation:90", "look:5"], "limit": 4},
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "settings.json").write_text(json.dumps(SETTINGS["settings"]))
+    (tmp_path / "plan.json").write_text(json.dumps({"shared": SHARED, "parts": PARTS}))
+    return tmp_path
+
+
+def told(folder: Path, suite: str = "") -> dict[str, list[str]]:
+    """The batch sizes that are recorded of every method."""
+    methods = json.loads((folder / suite / "summary.json").read_text("utf-8"))["methods"]
+    return {method: sorted(sizes) for method, sizes in methods.items()}
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_all_parts_are_recorded_and_those_of_one_model_lie_together(
+    folder: Path, command: Command, jobs: str
+) -> None:
+    ended = command("reproduce", folder, "--device", "cpu", "--jobs", jobs)
+    assert ended.status == 0, ended.err
+    assert told(folder) == {"source": ["3", "5"], "generalizeformer": ["3"], "alpha_bn": ["3"]} | {
+        "alpha_bn_oracle": ["3"]
+    }
+    assert told(folder, "dynamic") == {"source": ["3"]}
+    assert len(list((folder / "cells").iterdir())) == 2  # a file a target, whatever the part
+    assert len(list((folder / "models").iterdir())) == 2
+    summaries = [line for line in ended.out.splitlines() if line.startswith("summary: ")]
+    assert len(summaries) == 2  # a suite is told once
+
+
+def test_parts_can_be_chosen_and_go_elsewhere(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, command: Command
+) -> None:
+    out = tmp_path_factory.mktemp("elsewhere")
+    words = ("--parts", "others", "--out", out, "--device", "cpu")
+    assert command("reproduce", folder, *words).status == 0
+    assert told(out) == {"alpha_bn": ["3"], "alpha_bn_oracle": ["3"]}
+    assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "settings.json"]
+
+
+def test_a_method_is_recorded_again_once_the_code_is_another(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("reproduce", folder, "--parts", "main", "--device", "cpu", "--again", "source")
+
+    def commits() -> set[tuple[str, str]]:
+        found = [json.loads(p.read_text("utf-8")) for p in (folder / "cells").iterdir()]
+        return {(r["method"], r["commit"]) for cell in found for r in cell["records"]}
+
+    monkeypatch.setenv("GENERALIZEFORMER_COMMIT", "first")
+    command(*asked)
+    monkeypatch.setenv("GENERALIZEFORMER_COMMIT", "second")
+    assert "comparing" in command(*asked).err
+    assert commits() == {("source", "second"), ("generalizeformer", "first")}
+    assert "comparing" not in command(*asked).err  # that is done
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("{", "no readable JSON settings"),
+        ('{"parts": {}}', "there are no parts; give {"),
+        ('{"shared": {}}', "setting parts: Field required"),
+        ('{"parts": {"x": {"sead": [1]}}}', "there is no setting 'sead'; the settings are: suite,"),
+        ('{"parts": {"x": {"suite": ["man"]}}}', "setting suite.0: Input should be 'main', "),
+        ('{"parts": {"x": {}}, "order": 1}', "there is no setting 'order'"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(
+    folder: Path, refused: Refused, plan: str, message: str
+) -> None:
+    (folder / "plan.json").write_text(plan)
+    line = refused("reproduce", folder)
+    assert line.startswith(f"{folder / 'plan.json'}: ")
+    assert message in line
+
+
+def test_what_is_not_there_is_refused(folder: Path, refused: Refused) -> None:
+    line = refused("reproduce", folder, "--parts", "main", "size")
+    assert line.endswith("has no 'size'; choose from: main, others, sizes, looks")
+    assert "plan.json: no readable JSON" in refused("reproduce", folder / "nowhere")
+
+
+def test_parts_of_one_run_share_their_data() -> None:
+    with pytest.raises(UserError, match="image_size: the parts have None, 96; give all of them"):
+        check_common([Part(), Part(image_size=96)])
+
+
+def fake_pacs() -> DomainDataset:
+    """PACS by its names: plans need no images."""
+    published, labels = pacs.PUBLISHED, torch.arange(7)
+    images = torch.zeros(7, 3, 8, 8, dtype=torch.uint8)
+    domains = tuple(Domain(name, images, labels) for name in published.domains)
+    return DomainDataset("pacs", published.classes, domains)
+
+
+def test_every_record_of_pacs_is_one_of_its_plan() -> None:
+    cells = [
+        cell
+        for part in read_plan(PACS).values()
+        for suite in part.cells(fake_pacs(), None).values()
+        for cell in suite
+    ]
+    planned = {store.place(PACS, cell) for cell in cells}
+    there = {*PACS.glob("cells/*.json"), *PACS.glob("*/cells/*.json")}
+    assert there <= planned
+    assert len(there) > 100
