@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ def test_stages_leave_a_state_and_a_log_each(tmp_path: Path) -> None:
     trained(tmp_path, recipe(held_out=("b",)))
     names = {path.name for path in (tmp_path / "training").iterdir()}
     stages = ("erm", "erm-without-b", "meta")
-    assert names == {f"{s}.{kind}" for s in stages for kind in ("state", "jsonl")} | {"scores.json"}
+    assert names == {f"{s}.{kind}" for s in stages for kind in ("state", "jsonl")}
 
 
 @pytest.mark.parametrize("episodes", ["held-out", "joint"])
@@ -306,17 +305,12 @@ def test_as_many_images_are_measured_as_the_recipe_says(
         recipe(calibration=0)
 
 
-def test_the_cards_accuracies_are_measured_once_for_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card = trained(tmp_path, recipe(held_out=("a",))).card
-    with monkeypatch.context() as patch:
-        patch.setattr(_recipe, "mean_accuracies", None)
-        assert trained(tmp_path, recipe(held_out=("a",))).card == card
-    kept = tmp_path / "training" / "scores.json"
-    for poor in ("{", json.dumps({"weights": "of another", "plain": 1.0, "adapted": 1.0})):
-        kept.write_text(poor)
-        assert trained(tmp_path, recipe(held_out=("a",))).card == card
+def test_the_card_tells_accuracies_unless_nobody_will_read_it(tmp_path: Path) -> None:
+    told = trained(tmp_path, recipe(held_out=("a",))).card
+    assert told.source_accuracy is not None
+    assert told.adapted_accuracy is not None
+    silent = trained(tmp_path, recipe(held_out=("a",)), scored=False).card
+    assert silent == replace(told, source_accuracy=None, adapted_accuracy=None)
 
 
 def shared_between_targets(folder: Path, targets: str) -> GeneralizeFormer:

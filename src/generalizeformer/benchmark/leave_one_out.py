@@ -80,6 +80,7 @@ def _bench(
             fabric,
             report,
             backbones=folder / "backbones",
+            scored=False,  # records tell more
         )
     _let_go(fabric)
     _, held = split_all(

@@ -106,16 +106,19 @@ def train_recipe(
     fabric: Fabric,
     report: Report | None = None,
     backbones: Path | None = None,
+    scored: bool = True,
 ) -> GeneralizeFormer:
     """The trained model, also saved as `folder`. `build` gives the backbone all stages start from.
 
     Run again after an interruption, it goes on where it was. The caller's random numbers are left as they were.
     `backbones`: a folder that several trainings share, so that a backbone of the same domains, settings and seed
     is trained once; of four domains there are ten such backbones for the sixteen that four targets need.
+    `scored`: the card tells accuracies on source validation.
     """
     recipe.check(sources)
     with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
-        return _Run(build, sources, recipe, card, folder, fabric, report, backbones).model()
+        run = _Run(build, sources, recipe, card, folder, fabric, report, backbones, scored)
+        return run.model()
 
 
 class _Run:
@@ -129,8 +132,9 @@ class _Run:
         fabric: Fabric,
         report: Report | None = None,
         backbones: Path | None = None,
+        scored: bool = True,
     ) -> None:
-        self.sources, self.backbones = sources, backbones
+        self.sources, self.backbones, self.scored = sources, backbones, scored
         self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing
         self.folder, self.fabric, self.report = folder, fabric, report
         torch.manual_seed(recipe.seed)
@@ -283,7 +287,10 @@ class _Run:
         return model
 
     def _card(self, model: GeneralizeFormer) -> Card:
-        plain, adapted = self._scores(model)
+        plain, adapted = None, None
+        if self.scored:
+            held, device = self.held, self.fabric.device
+            plain, adapted = mean_accuracies(model, held, self.preprocessing, device)
         return replace(
             model.card,
             sources=self.data.names,
@@ -292,19 +299,3 @@ class _Run:
             source_accuracy=plain,
             adapted_accuracy=adapted,
         )
-
-    def _scores(self, model: GeneralizeFormer) -> tuple[float, float]:
-        """Percent on the validation images, plain and adapted: measured once, as a benchmark loads a model often."""
-        path, weights = self.folder / "training" / "scores.json", fingerprint(model.state_dict())
-        try:
-            kept = json.loads(path.read_text("utf-8"))
-            if kept["weights"] == weights:
-                return float(kept["plain"]), float(kept["adapted"])
-        except (OSError, ValueError, KeyError, TypeError):  # measured again
-            pass
-        device = self.fabric.device
-        plain, adapted = mean_accuracies(model, self.held, self.preprocessing, device)
-        if self.fabric.global_rank == 0:
-            found = {"weights": weights, "plain": plain, "adapted": adapted}
-            atomic.write_text(path, json.dumps(found) + "\n")
-        return plain, adapted
