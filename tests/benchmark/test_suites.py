@@ -12,7 +12,7 @@ from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.dynamic import LOOKS
 from generalizeformer.benchmark.suites import SUITES, cells, check_options
 from generalizeformer.benchmark.variants import VARIANTS, varied
-from generalizeformer.cli.benchmark import SuiteName
+from generalizeformer.cli._parts import SuiteName
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.targets import parse
 from generalizeformer.errors import UserError

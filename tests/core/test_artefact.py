@@ -212,7 +212,7 @@ def test_a_config_cut_short_anywhere_is_refused(
         (b"[1, 2]", "another library"),
         (b"null", "another library"),
         (b'{"model_type": "bert", "hidden_size": 768}', "another library"),
-        (b'{"library": "generalizeformer", "format": 7}', "format 7, but this version reads 6"),
+        (b'{"library": "generalizeformer", "format": 8}', "format 8, but this version reads 7"),
         (b'{"library": "generalizeformer"}', "format None"),
         (b'{"library": "generalizeformer", "format": 1}', "damaged"),
         (b'{"library": "generalizeformer", "format": 1, "model": [], "card": {}}', "damaged"),

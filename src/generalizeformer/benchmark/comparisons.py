@@ -28,9 +28,10 @@ COMPARISONS: Mapping[str, Mapping[str, Comparison]] = {
     "main": MAIN,
     "dynamic": {
         "generalizeformer": Comparison({name: name for name in SHARED}, forgetting=False),
-        "generalizeformer_paper": Comparison(
-            {"generalizeformer_paper": "generalizeformer"}, forgetting=False
-        ),
+        **{
+            name: Comparison({name: "generalizeformer"}, forgetting=False)
+            for name in ("generalizeformer_paper", "generalizeformer_with_variation")
+        },
     },
     "single-source": MAIN,
     "output-shift": MAIN,

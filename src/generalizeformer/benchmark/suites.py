@@ -12,13 +12,15 @@ from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import summary
 from generalizeformer.benchmark.tables import Table, accuracy_table
-from generalizeformer.benchmark.variants import varied
+from generalizeformer.benchmark.variants import variants_of, varied
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.errors import UserError
 from generalizeformer.training._recipe import Recipe
 
 OURS = "generalizeformer"
 """The training whose model all methods are compared on."""
+VARIED = ("generalizeformer_with_variation",)
+"""What is made for batches that hold several looks, beside the usual trainings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,7 @@ SUITES: Mapping[str, Suite] = {
         about="Each domain is left out once and then met under several looks: turned, in other colours, corrupted. "
         "All methods of a target start from the same source model, that of the main benchmark.",
         option="looks",
+        recipes=lambda main, paper: recipes(main, paper) | variants_of(main, VARIED),
         tables=dynamic.tables,
         sections=dynamic.sections,
         summary=dynamic.summary,

@@ -1,6 +1,6 @@
 """Ablations: the main recipe with one thing changed. The backbones stay the same, so that only φ is another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,14 @@ def _without_prototypes(recipe: Recipe) -> Recipe:
     return replace(recipe, model=replace(recipe.model, generator=generator))
 
 
+def _with_variation(recipe: Recipe) -> Recipe:
+    """Statistics of a few images count as far as they tell of their look. The paper's φ takes them as they are."""
+    generator = recipe.model.generator
+    if isinstance(generator, channels.Config):
+        generator = replace(generator, variation=32, prior=5.0)
+    return replace(recipe, model=replace(recipe.model, generator=generator))
+
+
 def _only(kind: Kind) -> Variant:
     """Only layers of this kind are generated."""
 
@@ -67,14 +75,19 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_not_singly": _model(singly=False),
     "generalizeformer_not_mirrored": _model(mirrored="no"),
     "generalizeformer_with_kin": _model(kin=0.3),
+    "generalizeformer_with_variation": _with_variation,
     "generalizeformer_mean_of_probabilities": _model(mean="probabilities"),
 }
 """By the name of the training and of its records."""
 
 
+def variants_of(main: Recipe, names: Sequence[str]) -> dict[str, Recipe]:
+    """These variants of the main recipe."""
+    return {name: VARIANTS[name](replace(main, also={})) for name in names}
+
+
 def varied(main: Recipe) -> dict[str, Recipe]:
     """The main recipe and its variants; one that changes nothing, as the main loss's own, is left out."""
-    main = replace(main, also={})
-    changed = {name: variant(main) for name, variant in VARIANTS.items()}
+    main, changed = replace(main, also={}), variants_of(main, tuple(VARIANTS))
     others = {name: recipe for name, recipe in changed.items() if recipe != main}
     return {"generalizeformer": main, **others}

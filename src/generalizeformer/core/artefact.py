@@ -19,7 +19,7 @@ from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card, render
 from generalizeformer.errors import CheckpointError, UserError
 
-FORMAT = 6
+FORMAT = 7
 WEIGHTS, CONFIG, README = "model.safetensors", "config.json", "README.md"
 COMPANION = ".companion.safetensors"  # ends the names of files that compared methods brought
 
@@ -172,10 +172,10 @@ def _complete(content: dict[str, Any]) -> None:
     Format 1: one answer, by every channel's own move on what the first run saw. Format 2: a classifier that does so.
     Format 3: one bound for moves and for gathering, and all directions alike. Format 4: no models of single images,
     no prototypes, and statistics of one image trusted like those of many. Format 5: the mean of probabilities, mirrored
-    or not, and all images of a group alike.
+    or not, and all images of a group alike. Format 6 took nothing for granted that is not the default.
     """
     model = content.get("model")
-    if not isinstance(model, dict):
+    if not isinstance(model, dict) or content["format"] == 6:
         return
     model.setdefault("strengths", [1.0])
     model.setdefault("singly", False)

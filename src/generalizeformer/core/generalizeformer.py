@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from generalizeformer.core import artefact
 from generalizeformer.core.card import Card
 from generalizeformer.core.classifiers import class_count
-from generalizeformer.core.generators import _rows, channels, rows
+from generalizeformer.core.generators import _norms, _rows, channels, rows
 from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
@@ -25,6 +25,7 @@ from generalizeformer.core.reference import Reference
 from generalizeformer.core.shapes import Groups, Images, Logits, Params
 from generalizeformer.core.slots import Selection, find_slots, towards
 from generalizeformer.core.statistics import joined, pool_all
+from generalizeformer.core.variation import Variation
 from generalizeformer.errors import DataError, ImageError, UserError
 
 AT_ONCE = 128  # source images that are looked at together
@@ -118,7 +119,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.classes = class_count(backbone, self.slots.classifier)
         self.card = self._named(card or Card())
         self.prototypes = self._build_prototypes()
-        self.network = GroupedBackbone(backbone, self.slots)
+        self.variation = self._build_variation()
+        self.network = GroupedBackbone(backbone, self.slots, variation=self.variation)
         self.reference = Reference(backbone, self.slots)
         self.generator = self._build_generator().to(next(backbone.parameters()))
         # What compared methods were trained to know, by method; never part of an answer of ours.
@@ -244,6 +246,25 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             features = torch.cat([run.features for run in runs])
             self.prototypes.learn(features, torch.cat([run.logits for run in runs]), classifier)
 
+    @torch.no_grad()
+    def learn_looks(self, images: Images, looks: Groups) -> None:
+        """Learns from source images how statistics vary within a look and between looks; one id of a look per image.
+
+        Some twenty images of each of some dozens of looks will do; labels are not needed. Only where
+        `channels.Config.variation` asks for it.
+        """
+        if self.variation is None:
+            return
+        check_images(images, self.backbone)
+        alike = grouping(looks, len(images), images)
+        if len(alike.sizes) < 2 or int(alike.sizes.min()) < 2:
+            raise DataError(
+                f"looks: got {len(images)} images of {len(alike.sizes)} looks, {int(alike.sizes.min())} of one; give "
+                "two looks or more, of two images or more each"
+            )
+        runs = [self._watch(part) for part in images.tensor_split(-(-len(images) // AT_ONCE))]
+        self.variation.learn(joined([run.statistics for run in runs]), alike)
+
     def _watch(self, images: Images) -> Output:
         """What every image by itself shows the source model."""
         each = grouping(torch.arange(len(images)), len(images), images)
@@ -269,6 +290,16 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             _rows.recalls(slot.kind, config) for slot in self.slots
         )
         return Prototypes(self.backbone.get_submodule(self.slots.classifier)) if recalls else None
+
+    def _build_variation(self) -> Variation | None:
+        """How the statistics of settling layers vary, where that is to be known."""
+        config = self.config.generator
+        if not isinstance(config, channels.Config) or not config.variation:
+            return None
+        norms = [slot for slot in self.slots if slot.kind == "norm"]
+        widths = {slot.layer: slot.size[1] for slot in norms if _norms.settles(slot, config)}
+        made = Variation(widths, config.variation, config.prior)
+        return made.to(next(self.backbone.parameters()))
 
     def _named(self, card: Card) -> Card:
         """The card, with one name per class and the backbone's class for people."""

@@ -21,6 +21,7 @@ from generalizeformer.core.layers import (
 from generalizeformer.core.shapes import Features, Images, Logits, Params
 from generalizeformer.core.slots import Slots
 from generalizeformer.core.statistics import Statistics, pool_all
+from generalizeformer.core.variation import Variation
 from generalizeformer.errors import SlotError
 
 Parts = tuple[Tensor, Tensor, Tensor]
@@ -63,8 +64,14 @@ class GroupedBackbone:
     of each kind of slot: another method can answer groups with layers of its own.
     """
 
-    def __init__(self, backbone: nn.Module, slots: Slots, layers: Layers = LAYERS) -> None:
-        self.backbone, self.layers, self.call = backbone, layers, Call()
+    def __init__(
+        self,
+        backbone: nn.Module,
+        slots: Slots,
+        layers: Layers = LAYERS,
+        variation: Variation | None = None,
+    ) -> None:
+        self.backbone, self.layers, self.call = backbone, layers, Call(variation=variation)
         self.kinds = dict.fromkeys(slots.norms, "norm") | {s.layer: s.kind for s in slots}
         self.kinds[slots.classifier] = "classifier"
         self.modules: tuple[int, ...] = ()

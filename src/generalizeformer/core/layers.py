@@ -20,6 +20,7 @@ from generalizeformer.core.settling import settle
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import towards
 from generalizeformer.core.statistics import Moments, moments
+from generalizeformer.core.variation import Variation
 from generalizeformer.errors import SlotError
 
 
@@ -33,9 +34,10 @@ class Call:
     settled: Params = field(default_factory=dict)  # γ and β of layers that moved in this run
     features: Tensor | None = None
     logits: Tensor | None = None
+    variation: Variation | None = None  # of the model: the same in every call
 
     def clear(self) -> None:
-        """Lets go of every tensor."""
+        """Lets go of every tensor of the call."""
         self.grouping, self.params, self.watched, self.settled = None, {}, None, {}
         self.features = self.logits = None
 
@@ -121,8 +123,12 @@ class GroupedNorm(GroupedLayer):
         grouping: Grouping,
     ) -> Tensor:
         """x under γ and β that move towards what each group shows this layer in this very run."""
-        moves = self.call.params[towards(self.name)]
-        x, weight, bias = settle(x, weight, bias, moves, source, grouping)
+        moves, variation = self.call.params[towards(self.name)], self.call.variation
+        guess = None
+        if variation is not None:
+            exact = torch.promote_types(x.dtype, torch.float32)
+            guess = variation.guess(self.name, grouping.sizes, exact)
+        x, weight, bias = settle(x, weight, bias, moves, source, grouping, guess)
         self.call.settled |= {f"{self.name}.weight": weight, f"{self.name}.bias": bias}
         return x
 

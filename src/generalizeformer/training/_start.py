@@ -13,12 +13,18 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError, UserError
+from generalizeformer.imaging.looks import Config as Looks
+from generalizeformer.imaging.looks import apply as apply_looks
+from generalizeformer.seeds import derive
 
 AT_ONCE = 512  # images that are fingerprinted together
 _DESCRIBED: WeakKeyDictionary[Domain, str] = WeakKeyDictionary()
 PER_DOMAIN = (
     256  # images that the reference and the prototypes are measured on, unless told otherwise
 )
+# Looks that statistics are learned to vary in: so many of each domain, so many images of each; one in six is none.
+LOOKS, OF_EACH, PLAIN = 24, 24, 6
+VARIED = Looks(geometry=True)
 
 
 @torch.no_grad()
@@ -98,6 +104,25 @@ def calibrate(
     if model.reference.layers or model.prototypes is not None:
         pixels = torch.cat([_spread(domain, per_domain) for domain in data.domains])
         model.calibrate(preprocessing(pixels.to(next(model.parameters()).device)))
+    if model.variation is not None:
+        pixels, looks = under_looks(data)
+        model.learn_looks(preprocessing(pixels.to(next(model.parameters()).device)), looks)
+
+
+def under_looks(data: DomainDataset) -> tuple[Tensor, Tensor]:
+    """Images of every domain under random looks, and the id of each one's look. The same on every call."""
+    generator = torch.Generator().manual_seed(derive("looks that statistics vary in"))
+    pixels: list[Tensor] = []
+    ids: list[Tensor] = []
+    for domain in data.domains:
+        count = min(OF_EACH, len(domain))
+        for number in range(LOOKS):
+            drawn = domain.read(torch.randperm(len(domain), generator=generator)[:count])
+            alike = torch.zeros(count, dtype=torch.long)
+            plain = number % PLAIN == 0
+            pixels.append(drawn if plain else apply_looks(drawn, alike, generator, VARIED))
+            ids.append(alike + len(ids))
+    return torch.cat(pixels), torch.cat(ids)
 
 
 def _spread(domain: Domain, count: int) -> torch.Tensor:

@@ -35,6 +35,8 @@ class Bounds(Protocol):
     @property
     def prior(self) -> float: ...
     @property
+    def variation(self) -> int: ...
+    @property
     def away(self) -> float: ...
     @property
     def change(self) -> float: ...
@@ -83,11 +85,11 @@ def apply(
     """
     to_mean, to_spread, scale, offset = moves.unbind(-1)
     # Away from the batch is never right, and a φ that went that way to the bound has no gradient to come back.
-    reach = bounds.reach * _trust(seen, bounds)
+    reach, trust = bounds.reach, _trust(seen, bounds)
     to_mean, to_spread = (reach * onward(part, bounds.away) for part in (to_mean, to_spread))
     weight, bias = _side_by_side(slots, source)
     unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
-    mean, spread = _left_to_move(slots, seen, bounds)
+    mean, spread = (trust * part for part in _left_to_move(slots, seen, bounds))
     weight = weight * (-to_spread * spread).exp() * (1 + bounds.change * scale)
     bias = bias - weight * to_mean * mean + bounds.change * offset * unit
     widths = [slot.size[1] for slot in slots]
@@ -96,11 +98,13 @@ def apply(
         slots, torch.split(weight, widths, 1), torch.split(bias, widths, 1), strict=True
     ):
         target |= dict(zip(slot.names, rows, strict=False))  # a layer without β takes only γ
-    both = torch.split(torch.stack((to_mean, to_spread), 1), widths, 2)
+    # Where it is known how statistics vary, layers weigh what they see themselves.
+    weighed = torch.ones_like(trust) if bounds.variation else trust
+    both = torch.split(torch.stack((to_mean, to_spread), 1) * weighed.unsqueeze(2), widths, 2)
     return target | {
         towards(slot.layer): part
         for slot, part in zip(slots, both, strict=True)
-        if _settles(slot, bounds)
+        if settles(slot, bounds)
     }
 
 
@@ -115,13 +119,14 @@ def _left_to_move(
 ) -> tuple[PerGroup, PerGroup]:
     """The batch's mean and log spread, but zero where φ must not see them or layers settle while they answer."""
     mean, spread = _shift(slots, seen)
-    told = [float("features" in bounds.inputs and not _settles(slot, bounds)) for slot in slots]
+    told = [float("features" in bounds.inputs and not settles(slot, bounds)) for slot in slots]
     owners = Owners.of([slot.size[1] for slot in slots], mean.device)
     here = owners.spread(mean.new_tensor(told).reshape(1, -1, 1)).squeeze(-1)
     return mean * here, spread * here
 
 
-def _settles(slot: Slot, bounds: Bounds) -> bool:
+def settles(slot: Slot, bounds: Bounds) -> bool:
+    """Whether the layer moves towards what it sees while it answers."""
     return bounds.settle and slot.settles and "features" in bounds.inputs
 
 

@@ -46,6 +46,9 @@ class Config:
     pull: float = 1.1  # bound of what every gathered feature adds to its class's row
     recall: float = 1.0  # bound of the move of classifier rows to the source's prototypes; 0: none
     prior: float = 1.0  # images of the source that a batch's statistics are weighed against
+    # Directions of each settling layer in which looks vary: along them statistics of a few images are taken as far as
+    # they tell of their look (`core.variation`); 0: none. With it, a prior of 5 does for the rest.
+    variation: int = 0
     away: float = 0.1  # what is left of a move in the other direction; 1 is all of it
     change: float = 0.3  # bound of every other change, in units of the source parameters
     settle: bool = True  # moves go towards what layers show in the answering run, not in the first
@@ -61,6 +64,10 @@ class Config:
             raise UserError(
                 f"channels: reach is {self.reach}, pull {self.pull}, change {self.change}, prior {self.prior}, away "
                 f"{self.away}, recall {self.recall}; none may be negative, and the last two are at most 1"
+            )
+        if self.variation < 0:
+            raise UserError(
+                f"channels: variation is {self.variation}; give a number of directions such as 32, or 0 for none"
             )
         if self.width % self.heads:
             raise UserError(

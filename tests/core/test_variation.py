@@ -1,0 +1,207 @@
+"""What a few images tell of their look: the guess against the book, and the laws that hold for every model with it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from generalizeformer.core.backbones import build_backbone
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generators import channels
+from generalizeformer.core.groups import grouping
+from generalizeformer.core.settling import settle
+from generalizeformer.core.statistics import Moments
+from generalizeformer.core.variation import RIDGE, Variation
+from generalizeformer.errors import DataError, UserError
+
+from .test_settling import IDS, SHAPES, given
+
+WIDTH, LOOKS, EACH = 3, 40, 30
+
+
+def drawn(seed: int = 0) -> tuple[Moments, Tensor]:
+    """Images of many looks whose first channel tells the look, and whose others tell the image."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    looks = torch.arange(LOOKS).repeat_interleave(EACH)
+    between, within = torch.tensor([0.5, 0.0, 0.0]).double(), torch.tensor([0.1, 0.5, 0.5]).double()
+    mean = (draw(LOOKS, WIDTH) * between)[looks] + draw(len(looks), WIDTH) * within
+    return Moments(mean, (0.1 * draw(len(looks), WIDTH)).exp()), looks
+
+
+def learned(directions: int = 6, prior: float = 0.0) -> Variation:
+    variation = Variation({"norm": WIDTH}, directions, prior).double()
+    seen, looks = drawn()
+    variation.learn({"norm": seen}, grouping(looks, len(looks), seen.mean))
+    return variation
+
+
+def shown(seen: Moments) -> Tensor:
+    return torch.cat((seen.mean, 0.5 * seen.variance.log()), 1)
+
+
+@pytest.mark.parametrize("count", [1.0, 3.0, 50.0])
+def test_the_guess_is_the_posterior_mean(count: float) -> None:
+    seen, looks = drawn()
+    f, groups = shown(seen), grouping(looks, len(looks), seen.mean)
+    means = groups.mean(f)
+    apart = f - means[looks]
+    within = apart.T @ apart / (len(f) - LOOKS)
+    within += RIDGE * within.diagonal().mean() * torch.eye(2 * WIDTH)
+    between = means.T @ means / LOOKS - within / EACH
+    values, vectors = torch.linalg.eig(torch.linalg.solve(within, between))
+    assert values.real.min() < 0  # chance: such directions are no looks
+    kept = (vectors * values.real.clamp(min=0)) @ torch.linalg.inv(vectors)
+    between = within @ kept.real
+    exact = f[:5] @ torch.linalg.solve(between + within / count, between)
+    variation = learned(prior=1e30)  # nothing of what lies in no direction is left
+    guess = variation.guess("norm", torch.full((5,), count), torch.float64)
+    torch.testing.assert_close(guess(f[:5]), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_what_tells_the_look_is_believed_and_what_tells_the_image_is_not() -> None:
+    guess = learned(prior=1e30).guess("norm", torch.ones(1), torch.float64)
+    told, other = torch.eye(6, dtype=torch.float64)[:2].unsqueeze(1)
+    assert guess(told)[0, 0] > 0.7
+    assert guess(other).abs().max() < 0.1
+
+
+def test_the_more_images_the_more_is_believed_up_to_all() -> None:
+    seen, _ = drawn(1)
+    f, variation = shown(seen)[:1], learned(prior=5.0)
+    guesses = [
+        variation.guess("norm", torch.tensor([n]), torch.float64)(f) for n in (1.0, 20.0, 1e9)
+    ]
+    distances = [(guess - f).norm().item() for guess in guesses]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 1e-6
+
+
+def test_before_anything_is_learned_it_is_the_prior_of_so_many_images() -> None:
+    guess = Variation({"norm": WIDTH}, 4, 3.0).guess(
+        "norm", torch.tensor([1.0, 9.0]), torch.float64
+    )
+    f = torch.ones(2, 6, dtype=torch.float64)
+    torch.testing.assert_close(guess(f), f * torch.tensor([[0.25], [0.75]]))
+
+
+def test_few_looks_leave_directions_empty_and_learning_again_forgets() -> None:
+    variation = learned()
+    seen, looks = drawn()
+    few = looks < 2
+    part = Moments(seen.mean[few], seen.variance[few])
+    variation.learn({"norm": part}, grouping(looks[few], int(few.sum()), part.mean))
+    assert (variation.get_buffer("ratio/norm")[2:] == 0).all()
+    assert (variation.get_buffer("into/norm")[:, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_answers_and_gradients_of_layers_that_guess_are_those_of_the_formula(shape: Any) -> None:
+    *inputs, source = given(shape)
+    groups = grouping(IDS, 6, inputs[0])
+    guess = learned(prior=2.0).guess("norm", groups.sizes, torch.float64)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor, moves: Tensor) -> Tensor:
+        over = tuple(axis for axis in range(x.dim()) if axis != 1)
+        mean, scale = source
+        seen = [torch.var_mean(x[g == IDS], over, correction=0) for g in range(3)]
+        variance, middle = (torch.stack(part) for part in zip(*seen, strict=True))
+        spread = (0.5 * (variance * scale.square()).clamp(min=1e-6).log()).clamp(-2, 2)
+        away = ((middle - mean) * scale).clamp(-3, 3)
+        away, spread = guess(torch.cat((away, spread), 1)).chunk(2, 1)
+        gamma = weight * (-moves[:, 1] * spread).exp()
+        beta = bias - gamma * moves[:, 0] * away
+        wide = (slice(None), slice(None), *[None] * (x.dim() - 2))
+        normal = (x - mean[None][wide]) * scale[None][wide]
+        return normal * gamma[IDS][wide] + beta[IDS][wide]
+
+    answers = []
+    for compute in (plain, lambda *of: settle(*of, source, groups, guess).output):
+        leaves = [value.clone().requires_grad_() for value in inputs]
+        output = compute(*leaves)
+        answers.append((output, *torch.autograd.grad(output.sin().sum(), leaves)))
+    for ours, exact in zip(answers[1], answers[0], strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-9)
+
+
+CONFIG = Config(
+    generator=channels.Config(layers=1, width=8, heads=2, variation=4, prior=5.0), kin=None
+)
+
+
+def images(count: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 1, 28, 28, generator=generator, dtype=torch.float64)
+
+
+def model(config: Config = CONFIG, move: float = 0.3) -> GeneralizeFormer:
+    torch.manual_seed(0)
+    made = GeneralizeFormer(build_backbone("digits-small", 4, channels=1).double(), config).eval()
+    looks = torch.arange(8).repeat_interleave(6)
+    strength = torch.linspace(0.5, 2, 8, dtype=torch.float64)[looks].reshape(-1, 1, 1, 1)
+    made.learn_looks(images(48) * strength, looks)
+    if move:
+        made.generator.begin(move, 0.1, 0.5)
+    return made
+
+
+def test_an_untrained_generator_gives_the_source_bit_for_bit() -> None:
+    made = model(move=0)
+    source = made.slots.parameters_of(made.backbone)
+    for name, value in made.generate(images(5), torch.tensor([0, 1, 0, 1, 1])).items():
+        assert torch.equal(value, source[name].expand_as(value))
+
+
+@pytest.mark.parametrize("kin", [None, 0.3])
+def test_many_groups_at_once_are_a_loop_over_them_and_others_do_not_matter(kin: Any) -> None:
+    made, groups = model(replace(CONFIG, kin=kin)), torch.tensor([0, 1, 0, 2, 1, 0])
+    together = made(images(6), groups)
+    for group in range(3):
+        mine = groups == group
+        torch.testing.assert_close(made(images(6)[mine]), together[mine], rtol=1e-9, atol=1e-9)
+    spoilt = images(6)
+    spoilt[groups == 1] *= 1e30
+    kept = groups != 1
+    torch.testing.assert_close(made(spoilt, groups)[kept], together[kept], rtol=1e-12, atol=1e-12)
+
+
+def test_it_changes_answers_most_for_single_images() -> None:
+    made = model()
+    plain = model(replace(CONFIG, generator=replace(CONFIG.generator, variation=0)))
+    assert not torch.allclose(made(images(4), torch.arange(4)), plain(images(4), torch.arange(4)))
+
+
+def test_gradients_reach_every_weight_of_the_generator() -> None:
+    made = model()
+    made.train()
+    made(images(6), torch.tensor([0, 1, 0, 2, 1, 0])).square().sum().backward()
+    assert all(weight.grad is not None for weight in made.generator.parameters())
+    assert all(weight.grad is None for weight in made.backbone.parameters())
+    assert not list(made.variation.parameters())  # type: ignore[union-attr]
+
+
+def test_the_saved_model_answers_like_this_one(tmp_path: Path) -> None:
+    made = model()
+    made.save_pretrained(tmp_path)
+    again = GeneralizeFormer.from_pretrained(tmp_path, backbone=made.backbone)
+    assert torch.equal(again(images(5)), made(images(5)))
+    assert again.variation is not None
+    assert all(map(torch.equal, again.variation.buffers(), made.variation.buffers()))  # type: ignore[union-attr]
+
+
+def test_looks_that_teach_nothing_are_refused_and_without_need_nothing_is_learned() -> None:
+    made = model()
+    for looks in (torch.zeros(4).long(), torch.tensor([0, 0, 1, 2])):
+        with pytest.raises(DataError, match="give two looks or more, of two images or more each"):
+            made.learn_looks(images(4), looks)
+    with pytest.raises(UserError, match=r"variation is -1; give a number of directions"):
+        channels.Config(variation=-1)
+    plain = GeneralizeFormer(build_backbone("digits-small", 4, channels=1))
+    plain.learn_looks(images(4).float(), torch.tensor([0, 0, 1, 1]))
+    assert plain.variation is None
