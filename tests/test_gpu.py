@@ -25,6 +25,7 @@ pytestmark = pytest.mark.gpu
 
 GENERATORS = {
     "channels": channels.Config(width=16),
+    "varying": channels.Config(width=16, variation=4, prior=5.0),
     "rows": rows.Config(layers=2, width=32, heads=2, feedforward=32),
 }
 

@@ -10,6 +10,7 @@ import pytest
 from generalizeformer.benchmark import store
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.plans import recipes
+from generalizeformer.benchmark.records import Refusal
 from generalizeformer.core.generalizeformer import PAPER as PAPER_MODEL
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.errors import UserError
@@ -203,3 +204,5 @@ def test_a_record_made_again_replaces_its_forerunner_and_others_stay() -> None:
     after = before.plus(new)
     assert after.records == (other, new)
     assert after.done("new", again=(old.method,)) == {key, others}
+    refused = Refusal(method=old.method, targets=("a",), setting="", why="no", stream=old.stream)
+    assert before.plus(refused).records == (other,)  # what the code refuses now has no record

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from generalizeformer.benchmark import store
+from generalizeformer.cli import benchmark as verb
 from generalizeformer.cli._parts import Part, check_common
 from generalizeformer.cli.reproduce import read_plan
 from generalizeformer.data.datasets import pacs
@@ -71,6 +72,9 @@ def test_parts_can_be_chosen_and_go_elsewhere(
     assert command("reproduce", folder, *words).status == 0
     assert told(out) == {"alpha_bn": ["3"], "alpha_bn_oracle": ["3"]}
     assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "settings.json"]
+    # What other parts have recorded is told as well.
+    assert command("reproduce", folder, *words[2:], "--parts", "sizes").status == 0
+    assert told(out) == {"source": ["5"], "alpha_bn": ["3"], "alpha_bn_oracle": ["3"]}
 
 
 def test_a_method_is_recorded_again_once_the_code_is_another(
@@ -90,14 +94,24 @@ def test_a_method_is_recorded_again_once_the_code_is_another(
     assert "comparing" not in command(*asked).err  # that is done
 
 
+def test_what_cannot_be_made_again_is_refused(
+    folder: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("reproduce", folder, "--parts", "main", "--device", "cpu", "--again")
+    message = "again: no record here is of 'sorce'; choose from: source, generalizeformer"
+    assert refused(*asked, "sorce") == message
+    monkeypatch.setattr(verb, "_commit", lambda: None)
+    assert "again: this code's commit is unknown, so old" in refused(*asked, "source")
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
         ("{", "no readable JSON settings"),
         ('{"parts": {}}', "there are no parts; give {"),
         ('{"shared": {}}', "setting parts: Field required"),
-        ('{"parts": {"x": {"sead": [1]}}}', "there is no setting 'sead'; the settings are: suite,"),
-        ('{"parts": {"x": {"suite": ["man"]}}}', "setting suite.0: Input should be 'main', "),
+        ('{"parts": {"x": {"sead": [1]}}}', "part 'x': there is no setting 'sead'; the"),
+        ('{"parts": {"x": {"suite": ["man"]}}}', "part 'x': setting suite.0: Input should"),
         ('{"parts": {"x": {}}, "order": 1}', "there is no setting 'order'"),
     ],
 )
@@ -110,6 +124,20 @@ def test_a_plan_that_makes_no_sense_is_refused(
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"looks": ["fog:3"]}, "part 'x': looks: got ('fog:3',), but the suite main takes none"),
+        ({"targets": ["z"]}, "part 'x': synthetic: there is no domain 'z'"),
+    ],
+)
+def test_what_cannot_run_is_told_with_its_part(
+    folder: Path, refused: Refused, part: Any, message: str
+) -> None:
+    (folder / "plan.json").write_text(json.dumps({"shared": SHARED, "parts": {"x": part}}))
+    assert message in refused("reproduce", folder)
+
+
 def test_what_is_not_there_is_refused(folder: Path, refused: Refused) -> None:
     line = refused("reproduce", folder, "--parts", "main", "size")
     assert line.endswith("has no 'size'; choose from: main, others, sizes, looks")
@@ -118,7 +146,7 @@ def test_what_is_not_there_is_refused(folder: Path, refused: Refused) -> None:
 
 def test_parts_of_one_run_share_their_data() -> None:
     with pytest.raises(UserError, match="image_size: the parts have None, 96; give all of them"):
-        check_common([Part(), Part(image_size=96)])
+        check_common({"one": Part(), "other": Part(image_size=96)})
 
 
 def fake_pacs() -> DomainDataset:
@@ -129,7 +157,7 @@ def fake_pacs() -> DomainDataset:
     return DomainDataset("pacs", published.classes, domains)
 
 
-def test_every_record_of_pacs_is_one_of_its_plan() -> None:
+def test_every_file_of_pacs_records_is_one_of_its_plan() -> None:
     cells = [
         cell
         for part in read_plan(PACS).values()

@@ -42,10 +42,10 @@ def over_group_counts(name: str) -> dict[str, Any]:
     return {"graphs": counts, "difference": max(differences), "watched": len(got.statistics)}
 
 
-def among_kin() -> dict[str, Any]:
+def among_kin(generator: str) -> dict[str, Any]:
     """The same of images that are answered with their kin, in groups of two sizes."""
     graphs, differences, counts = [], [], []
-    model, eager = (perturbed(digits(), GENERATORS["settling"]) for _ in range(2))
+    model, eager = (perturbed(digits(), GENERATORS[generator]) for _ in range(2))
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         graphs.append(graph)
@@ -83,7 +83,8 @@ def gradients(model: GeneralizeFormer) -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     runs = {name: over_group_counts(name) for name in sys.argv[1:]}
-    found = {"runs": runs, "kin": among_kin(), "gradients": gradients(perturbed(digits()))}
+    kin = {name: among_kin(name) for name in ("settling", "varying")}
+    found = {"runs": runs, "kin": kin, "gradients": gradients(perturbed(digits()))}
     json.dump(found, sys.stdout)
 
 

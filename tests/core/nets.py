@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,8 @@ from generalizeformer.core.slots import Selection
 CHANNELS = channels.Config(layers=1, width=16, heads=2, settle=False, gather=False, detail=True)
 ROWS = rows.Config(layers=1, width=16, heads=2, feedforward=16)
 SETTLING = channels.Config(layers=1, width=16, heads=2)
-GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "rows": ROWS}
+VARYING = replace(SETTLING, variation=4, prior=5.0)
+GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "varying": VARYING, "rows": ROWS}
 EVERYTHING = Selection(kinds=("norm", "classifier", "linear", "conv"))
 CLASSES = 5
 
@@ -127,10 +129,12 @@ def model_of(backbone: nn.Module, generator: Any = CHANNELS, **config: Any) -> G
 
 @torch.no_grad()
 def perturb(model: GeneralizeFormer, scale: float = 0.1, seed: int = 2) -> GeneralizeFormer:
-    """The model with noise on every weight of φ, as if it had been trained."""
+    """The model with noise on every weight of φ, as if it had been trained, and with looks that vary somehow."""
     noise = Generator().manual_seed(seed)
     for value in model.generator.parameters():
         value.add_(scale * torch.randn(value.shape, generator=noise, dtype=value.dtype))
+    for value in () if model.variation is None else model.variation.buffers():
+        value.add_(scale * torch.rand(value.shape, generator=noise, dtype=value.dtype))
     return model
 
 

@@ -58,6 +58,17 @@ def test_models_of_format_5_average_probabilities(before: bool, now: str, tmp_pa
     assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
 
 
+@pytest.mark.parametrize("mirrored", ["no", "group", "all"])
+def test_models_of_format_6_are_mirrored_as_they_were(mirrored: str, tmp_path: Path) -> None:
+    model = by_name(mirrored=mirrored)
+    model.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    content = json.loads(config.read_text())
+    del content["model"]["generator"]["variation"]
+    config.write_text(json.dumps(content | {"format": 6}))
+    assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
+
+
 # The answers of the version before prototypes and the prior, which writes what format 4 takes for granted.
 FORMAT_4 = [
     [0.2111657307687561, 1.7880379260004005, 0.44831358493025786],

@@ -13,9 +13,9 @@ from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.settling import settle
-from generalizeformer.core.statistics import Moments
+from generalizeformer.core.statistics import Moments, pool
 from generalizeformer.core.variation import RIDGE, Variation
-from generalizeformer.errors import DataError, UserError
+from generalizeformer.errors import DataError, SlotError, UserError
 
 from .test_settling import IDS, SHAPES, given
 
@@ -47,22 +47,44 @@ def shown(seen: Moments) -> Tensor:
 
 
 @pytest.mark.parametrize("count", [1.0, 3.0, 50.0])
-def test_the_guess_is_the_posterior_mean(count: float) -> None:
+def test_along_its_directions_the_guess_is_the_posterior_mean(count: float) -> None:
+    """B (B + W / n)^-1 f with the W that was seen and the B that the directions make."""
     seen, looks = drawn()
     f, groups = shown(seen), grouping(looks, len(looks), seen.mean)
-    means = groups.mean(f)
-    apart = f - means[looks]
-    within = apart.T @ apart / (len(f) - LOOKS)
-    within += RIDGE * within.diagonal().mean() * torch.eye(2 * WIDTH)
-    between = means.T @ means / LOOKS - within / EACH
-    values, vectors = torch.linalg.eig(torch.linalg.solve(within, between))
-    assert values.real.min() < 0  # chance: such directions are no looks
-    kept = (vectors * values.real.clamp(min=0)) @ torch.linalg.inv(vectors)
-    between = within @ kept.real
-    exact = f[:5] @ torch.linalg.solve(between + within / count, between)
+    pooled = pool(seen, groups)
+    off = f - torch.cat((pooled.mean, 0.5 * pooled.variance.log()), 1)[looks]
+    within = off.T @ off / len(f)
+    within += (RIDGE * within.diagonal().mean() + 1e-6) * torch.eye(2 * WIDTH)
     variation = learned(prior=1e30)  # nothing of what lies in no direction is left
+    into, back = (variation.get_buffer(f"{part}/norm") for part in ("into", "back"))
+    torch.testing.assert_close(into.T @ within @ into, torch.eye(6).double(), rtol=0, atol=1e-5)
+    between = (back * variation.get_buffer("ratio/norm")) @ back.T
+    exact = f[:5] @ torch.linalg.solve(between + within / count, between)
     guess = variation.guess("norm", torch.full((5,), count), torch.float64)
-    torch.testing.assert_close(guess(f[:5]), exact, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(guess(f[:5]), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_how_far_looks_are_apart_is_what_was_drawn() -> None:
+    """0.5² of the first channel, where W has 0.1² and the ridge."""
+    variation = learned()
+    back, ratio = (variation.get_buffer(f"{part}/norm") for part in ("back", "ratio"))
+    between = (back * ratio) @ back.T
+    assert between[0, 0].sqrt().item() == pytest.approx(0.5, rel=0.3)
+    assert between.diagonal()[1:].max() < 0.02
+
+
+@pytest.mark.parametrize("width", [3, 200])
+def test_looks_that_are_all_the_same_teach_nothing(width: int) -> None:
+    """However many channels there are, and though single images have less spread than many."""
+    generator = torch.Generator().manual_seed(0)
+    mean = 0.5 * torch.randn(480, width, generator=generator)
+    looks = torch.arange(20).repeat_interleave(24)
+    seen = Moments(mean, torch.full((480, width), 0.75))
+    variation = Variation({"norm": width}, 6, 1e30)
+    variation.learn({"norm": seen}, grouping(looks, 480, mean))
+    guess = variation.guess("norm", torch.ones(480), torch.float32)
+    before, after = shown(seen), guess(shown(seen))
+    assert after.norm() < 0.1 * before.norm()
 
 
 def test_what_tells_the_look_is_believed_and_what_tells_the_image_is_not() -> None:
@@ -99,6 +121,12 @@ def test_few_looks_leave_directions_empty_and_learning_again_forgets() -> None:
     variation.learn({"norm": part}, grouping(looks[few], int(few.sum()), part.mean))
     assert (variation.get_buffer("ratio/norm")[2:] == 0).all()
     assert (variation.get_buffer("into/norm")[:, 2:] == 0).all()
+
+
+def test_a_layer_that_was_not_seen_is_named() -> None:
+    seen, looks = drawn()
+    with pytest.raises(SlotError, match=r"norm: it was not called .* leave it out with Selection"):
+        Variation({"norm": WIDTH}, 2, 1.0).learn({}, grouping(looks, len(looks), seen.mean))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -171,10 +199,28 @@ def test_many_groups_at_once_are_a_loop_over_them_and_others_do_not_matter(kin: 
     torch.testing.assert_close(made(spoilt, groups)[kept], together[kept], rtol=1e-12, atol=1e-12)
 
 
-def test_it_changes_answers_most_for_single_images() -> None:
+def test_it_matters_most_to_single_images() -> None:
     made = model()
-    plain = model(replace(CONFIG, generator=replace(CONFIG.generator, variation=0)))
-    assert not torch.allclose(made(images(4), torch.arange(4)), plain(images(4), torch.arange(4)))
+    plain = model(replace(CONFIG, generator=replace(CONFIG.generator, variation=0, prior=0.0)))
+    with torch.no_grad():
+        changes = [
+            (made(images(40), groups) - plain(images(40), groups)).abs().mean()
+            for groups in (torch.arange(40), torch.zeros(40).long())
+        ]
+    assert changes[0] > 1e-4
+    # Of an image in a batch, half of the answers are of its own model.
+    assert changes[0] > 1.2 * changes[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
+def test_autocast_leaves_the_guess_its_digits(dtype: torch.dtype) -> None:
+    seen, _ = drawn(1)
+    guess = learned(prior=5.0).guess("norm", torch.ones(7), torch.float64)
+    f = shown(seen)[:7]
+    exact = guess(f), guess.backward(f)
+    with torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(guess(f), exact[0])
+        assert torch.equal(guess.backward(f), exact[1])
 
 
 def test_gradients_reach_every_weight_of_the_generator() -> None:

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from generalizeformer.core.generalizeformer import PAPER, GeneralizeFormer
+from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
+from generalizeformer.core.generators import channels
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import CheckpointError, DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
-from generalizeformer.training import _recipe, erm, meta
+from generalizeformer.training import _recipe, _start, erm, meta
 from generalizeformer.training._paper import PAPER_RECIPE
 from generalizeformer.training._recipe import Recipe, train_recipe
 
@@ -337,3 +338,37 @@ def test_a_shared_backbone_is_the_one_that_would_have_been_trained(tmp_path: Pat
     after_another = shared_between_targets(tmp_path / "both", "ab")
     alone = shared_between_targets(tmp_path / "one", "b")
     assert same(state(after_another), state(alone))
+
+
+def test_a_training_from_before_a_setting_is_taken_up_again(tmp_path: Path) -> None:
+    trained(tmp_path, recipe(held_out=("a",)))
+    told = torch.load(tmp_path / "training" / "meta.state", weights_only=True)["settings"]
+    assert "variation" not in told["model"]["generator"]
+    assert "prior" in told["model"]["generator"]
+
+
+def with_variation(count: int) -> Recipe:
+    generator = channels.Config(layers=1, width=8, heads=2, variation=count)
+    return recipe(held_out=("a",), model=Config(generator=generator))
+
+
+def test_every_model_learns_how_its_own_domains_vary(tmp_path: Path) -> None:
+    model = trained(tmp_path / "one", with_variation(3))
+    assert model.variation is not None
+    found = {name: value.clone() for name, value in model.variation.state_dict().items()}
+    assert any((value != 0).any() for name, value in found.items() if name.startswith("ratio"))
+    again = trained(tmp_path / "two", with_variation(3))
+    assert same(again.state_dict(), model.state_dict())
+    kept = GeneralizeFormer.from_pretrained(tmp_path / "one", backbone=network())
+    assert kept.variation is not None
+    assert same(kept.variation.state_dict(), found)
+
+
+def test_looks_of_a_domain_are_the_same_in_any_company_and_need_two_images() -> None:
+    domain = sources()["b"]
+    one, two = (_start.under_looks(domain, torch.device("cpu")) for _ in range(2))
+    assert len(one) == _start.LOOKS
+    assert all(map(torch.equal, one, two))
+    assert len({len(look) for look in one}) == 1
+    with pytest.raises(DataError, match="b: one image does not tell how images of a look differ"):
+        _start.under_looks(domain.take(torch.tensor([0])), torch.device("cpu"))

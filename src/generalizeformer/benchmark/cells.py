@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -10,15 +10,12 @@ from urllib.parse import quote
 from generalizeformer.config import from_dict
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.streams import Stream
-from generalizeformer.training._recipe import Recipe
+from generalizeformer.training._recipe import Recipe, lasting
 
 # What is evaluated, not what is trained: a model is kept when one of these changes.
 EVALUATION = ("batch_sizes", "methods", "limit", "selection_limit", "suite", "looks")
 # What only adds streams and methods: records of the others stay as they are.
 ADDITIONS = ("batch_sizes", "methods")
-# Settings of a recipe that older records do not know, by where they stand, and the value that means what was done then:
-# with it, a cell keeps its name and its records.
-FORMERLY = {("model", "generator", "variation"): 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,21 +95,8 @@ class Cell:
     def _digest(self, without: Collection[str] = ()) -> str:
         content = {name: value for name, value in asdict(self).items() if name not in without}
         # What compared methods learn beside it changes neither the model nor others' records; theirs tell of it.
-        known = {name: value for name, value in self.recipe.items() if name != "also"}
-        for path, value in FORMERLY.items():
-            known = _unless(known, path, value)
-        content["recipe"] = known
+        content["recipe"] = lasting({k: v for k, v in self.recipe.items() if k != "also"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _unless(settings: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """The settings without the one at this path, if it has this value."""
-    name, *deeper = path
-    if not deeper:
-        return {n: v for n, v in settings.items() if n != name or v != value}
-    if not isinstance(settings.get(name), dict):
-        return settings
-    return settings | {name: _unless(settings[name], deeper, value)}
 
 
 def _quoted(name: str) -> str:

@@ -39,7 +39,7 @@ def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) 
     """Up to `jobs` cells at a time. Their records are stored. Raises OutOfTimeError where some are left.
 
     A backbone that several cells need is trained by the first of them, while the others wait for it. Begun in
-    the order given, so that an end in the middle leaves whole seeds behind.
+    about the order given (see `_next`), so that an end in the middle leaves whole seeds behind.
     """
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     waiting, at_work, done = list(cells), dict[Future[None], Cell](), 0

@@ -52,11 +52,11 @@ class Stored:
 
     def plus(self, answer: Record | Refusal) -> "Stored":
         """With this answer, in the place of an older record of the same method on the same stream."""
+        key = (answer.method, answer.stream)
+        others = tuple(r for r in self.records if (r.method, r.stream) != key)
         if isinstance(answer, Record):
-            key = (answer.method, answer.stream)
-            others = (r for r in self.records if (r.method, r.stream) != key)
             return replace(self, records=(*others, answer))
-        return replace(self, refusals=(*self.refusals, answer))
+        return replace(self, records=others, refusals=(*self.refusals, answer))
 
 
 def suite_folder(folder: Path, suite: str) -> Path:

@@ -1,6 +1,7 @@
 """What a benchmark is asked for, and where it runs: the flags of `benchmark`, and the parts of a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -161,8 +162,8 @@ class Machine:
         jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
         minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on:
             trainings from their last validation, methods from their last record.
-        again: Methods whose records of other commits are to be replaced. Their trained models are not: for new ones,
-            move the folder `models` away.
+        again: Records of other commits that are to be replaced, by the names that they have in the tables. Trained
+            models are not: for new ones, move the folder `models` away.
     """
 
     root: Path | None = None
@@ -178,10 +179,42 @@ class Machine:
             raise UserError(f"minutes: got {self.minutes}; it must be more than 0")
 
 
-def check_common(parts: Sequence[Part]) -> None:
-    """Raises where parts of one run differ in what all of them share."""
-    for name in COMMON:
-        values = list(dict.fromkeys(getattr(part, name) for part in parts))
+def check_common(parts: Mapping[str, Part]) -> Part:
+    """One of the parts, for what all of a run share; raises where they do not, or one makes no sense."""
+    for name, part in parts.items():
+        with told_of(name):
+            part.check()
+    for field in COMMON:
+        values = list(dict.fromkeys(getattr(part, field) for part in parts.values()))
         if len(values) > 1:
             words = ", ".join(map(repr, values))
-            raise UserError(f"{name}: the parts have {words}; give all of them the same")
+            raise UserError(f"{field}: the parts have {words}; give all of them the same")
+    return next(iter(parts.values()))
+
+
+def check_again(names: Sequence[str], cells: "Sequence[Cell]", commit: str | None) -> None:
+    """Raises where records are to be replaced that nobody makes, or that cannot be told from new ones."""
+    from generalizeformer.benchmark.bench import tasks
+
+    known = dict.fromkeys(task.name for cell in cells for task in tasks(cell)) if names else {}
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"again: no record here is of {name!r}; choose from: {', '.join(known)}"
+            )
+    if names and commit is None:
+        raise UserError(
+            "again: this code's commit is unknown, so old records cannot be told from new ones; name it in "
+            "$GENERALIZEFORMER_COMMIT"
+        )
+
+
+@contextmanager
+def told_of(part: str) -> Iterator[None]:
+    """Errors inside say which part of a plan they are about, where it has a name."""
+    try:
+        yield
+    except UserError as error:
+        if not part:
+            raise
+        raise UserError(f"part {part!r}: {error}") from None

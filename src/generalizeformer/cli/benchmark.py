@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from generalizeformer.cli._data import Choice, source_domains
-from generalizeformer.cli._parts import Machine, Part, check_common
+from generalizeformer.cli._parts import Machine, Part, check_again, check_common, told_of
 from generalizeformer.cli._terminal import (
     aside,
     check_folder,
@@ -43,27 +43,29 @@ def benchmark(
         what: What is to be recorded.
         where: Where it runs, and for how long.
     """
-    record([what], out, where)
+    record({"": what}, out, where)
 
 
-def record(parts: Sequence[Part], out: Path, where: Machine) -> None:
-    """The records of all parts in their order, and what they tell."""
+def record(
+    parts: Mapping[str, Part], out: Path, where: Machine, chosen: Sequence[str] | None = None
+) -> None:
+    """The records of these parts in their order, all if none is chosen, and what all parts of their suites tell."""
     from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.benchmark.time_limit import OutOfTimeError, TimeLimit
 
     check_folder(out)
     where.check()
     end = None if where.minutes is None else TimeLimit.of(where.minutes)
-    for part in parts:
-        part.check()
-    check_common(parts)
-    choice, precision = parts[0].choice(where.root), parts[0].precision
+    first = check_common(parts)
+    choice, precision = first.choice(where.root), first.precision
     domains, divided = source_domains(choice, ())
-    planned = [part.cells(domains, divided) for part in parts]
-    cells = [cell for part in planned for mine in part.values() for cell in mine]
+    planned = {name: _planned(name, part, domains, divided) for name, part in parts.items()}
+    cells = [cell for name in chosen or parts for cell in planned[name]]
+    commit = _commit()
+    check_again(where.again, cells, commit)
     device = fabric(where.device, 1, precision)
     load = partial(_domains, choice)
-    place = Place(load, device.device.type, precision, out, _commit(), end, where.again)
+    place = Place(load, device.device.type, precision, out, commit, end, where.again)
     try:
         if where.jobs > 1:
             _side_by_side(cells, place, where.jobs)
@@ -71,8 +73,14 @@ def record(parts: Sequence[Part], out: Path, where: Machine) -> None:
             _finish(cells, domains, place, device)
     except OutOfTimeError:
         aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
+    every = [cell for mine in planned.values() for cell in mine]
     for suite in dict.fromkeys(cell.suite for cell in cells):
-        _tell(out, suite, choice.data, _files(cell for cell in cells if cell.suite == suite))
+        _tell(out, suite, choice.data, _files(cell for cell in every if cell.suite == suite))
+
+
+def _planned(name: str, part: Part, domains: "DomainDataset", divided: str | None) -> "list[Cell]":
+    with told_of(name):
+        return [cell for mine in part.cells(domains, divided).values() for cell in mine]
 
 
 def _files(cells: "Iterable[Cell]") -> "list[Cell]":

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from generalizeformer.cli._parts import Machine, Part
+from generalizeformer.cli._parts import Machine, Part, told_of
 from generalizeformer.cli._settings import read_json
 from generalizeformer.cli.benchmark import record
 from generalizeformer.errors import UserError
@@ -38,7 +38,7 @@ def reproduce(
             raise UserError(
                 f"parts: {folder / PLAN} has no {name!r}; choose from: {', '.join(plan)}"
             )
-    record([plan[name] for name in parts or plan], out or folder, where)
+    record(plan, out or folder, where, parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,17 @@ def read_plan(folder: Path) -> dict[str, Part]:
         plan = from_dict(Plan, {"shared": {}, **content})
         if not plan.parts:
             raise UserError('there are no parts; give {"parts": {"main": {"batch_sizes": [20]}}}')
-        parts = {name: from_dict(Part, plan.shared | asked) for name, asked in plan.parts.items()}
+        parts = {name: _part(name, plan.shared | asked) for name, asked in plan.parts.items()}
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return {name: _placed(part, folder) for name, part in parts.items()}
+
+
+def _part(name: str, asked: dict[str, Any]) -> Part:
+    from generalizeformer.config import from_dict
+
+    with told_of(name):
+        return from_dict(Part, asked)
 
 
 def _placed(part: Part, folder: Path) -> Part:

@@ -250,8 +250,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     def learn_looks(self, images: Images, looks: Groups) -> None:
         """Learns from source images how statistics vary within a look and between looks; one id of a look per image.
 
-        Some twenty images of each of some dozens of looks will do; labels are not needed. Only where
-        `channels.Config.variation` asks for it.
+        Labels are not needed. Does nothing unless `channels.Config.variation` asks for it.
         """
         if self.variation is None:
             return

@@ -2,9 +2,10 @@
 
 One image's mean and spread tell more of what it shows than of how all images like it look. Source images under random
 looks show both kinds of variation, and then a look has a best linear guess from n of its images (empirical Bayes). With
-W the covariance within looks and B that between them, of f = (mean, log spread) of a layer's channels in source units,
-it is B (B + W / n)^-1 f. Along the directions that make both diagonal this shrinks each by r / (r + 1 / n), r its ratio
-of B to W; only the directions with the largest ratios are kept (docs/experiments.md, section 21).
+f a look's (mean, log spread) of a layer's channels in source units, B how f varies from look to look, and W how far
+single images are from it, that is B (B + W / n)^-1 of what the n images show. Along the directions that make both
+diagonal this shrinks each by r / (r + 1 / n), r its ratio of B to W; those with the largest ratios are kept
+(docs/experiments.md, section 21).
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from generalizeformer.core.groups import Grouping
-from generalizeformer.core.statistics import Moments, Statistics, bounded
+from generalizeformer.core.statistics import Moments, Statistics, bounded, pool
+from generalizeformer.errors import SlotError
 
 RIDGE = 0.3  # of the mean variance, added to each: there are fewer images than channels
 
@@ -29,11 +31,13 @@ class Guess(NamedTuple):
     gain: Float[Tensor, "groups directions"]
 
     def __call__(self, shown: Float[Tensor, "groups both"]) -> Float[Tensor, "groups both"]:
-        return self.trust * shown + ((shown @ self.into) * self.gain) @ self.back.T
+        with torch.autocast(shown.device.type, enabled=False):  # sums need their digits
+            return self.trust * shown + ((shown @ self.into) * self.gain) @ self.back.T
 
     def backward(self, of: Float[Tensor, "groups both"]) -> Float[Tensor, "groups both"]:
         """The gradient of what was shown, from that of the guess."""
-        return self.trust * of + ((of @ self.back) * self.gain) @ self.into.T
+        with torch.autocast(of.device.type, enabled=False):
+            return self.trust * of + ((of @ self.back) * self.gain) @ self.into.T
 
 
 class Variation(nn.Module):
@@ -64,8 +68,12 @@ class Variation(nn.Module):
     def learn(self, seen: Mapping[str, Moments], looks: Grouping) -> None:
         """From source images one by one, in source units. `looks`: which of them look alike, two or more each."""
         for layer in self.layers:
-            mean, spread = bounded(Statistics(seen[layer].mean, seen[layer].variance))
-            self._keep(layer, *_directions(torch.cat((mean, spread), 1), looks))
+            if layer not in seen:
+                raise SlotError(
+                    f"{layer}: it was not called once for every image, so how its statistics vary is unknown; leave it "
+                    "out with Selection(exclude=...)"
+                )
+            self._keep(layer, *_directions(seen[layer], looks))
 
     def _keep(self, layer: str, into: Tensor, back: Tensor, ratio: Tensor) -> None:
         for part, values in (("into", into), ("back", back), ("ratio", ratio)):
@@ -78,25 +86,48 @@ class Variation(nn.Module):
 
 
 def _directions(
-    shown: Float[Tensor, "images both"], looks: Grouping
+    seen: Moments, looks: Grouping
 ) -> tuple[Tensor, Tensor, Float[Tensor, " directions"]]:
-    """What leads into the directions and back, and the ratio of B to W in each, the largest first."""
-    with torch.autocast(shown.device.type, enabled=False):
-        shown = shown.to(torch.promote_types(shown.dtype, torch.float32))
-        means, count = looks.mean(shown), len(looks.sizes)
-        apart = shown - looks.spread(means)
-        within = apart.T @ apart / (len(shown) - count)
+    """What leads into the directions and back, and the ratio of B to W in each, the largest first.
+
+    The directions are those of one half of each look's images, the ratios those of the other: in wide layers, chance
+    finds directions in which any few images differ.
+    """
+    with torch.autocast(seen.mean.device.type, enabled=False):
+        off = _shown(Statistics(seen.mean, seen.variance)) - looks.spread(_shown(pool(seen, looks)))
+        within = off.T @ off / len(off)
         ridge = RIDGE * within.diagonal().mean() + 1e-6
         root = torch.linalg.cholesky(within + ridge * torch.eye(len(within)).to(within))
-        whitened = torch.linalg.solve_triangular(root, means.T, upper=False)
-        turned, size, _ = torch.linalg.svd(whitened, full_matrices=False)
-        # Means of a few images vary by chance as well.
-        ratio = size.square() / count - (1 / looks.sizes).mean()
+        first, second = (
+            torch.linalg.solve_triangular(root, _shown(part).T, upper=False)
+            for part in _halves(seen, looks)
+        )
+        turned = torch.linalg.svd(first, full_matrices=False).U
+        chance = (1 / (looks.sizes / 2).floor()).mean()
+        ratio = (turned.T @ second).square().mean(1) - chance
+        ratio, order = ratio.clamp(min=0).sort(descending=True, stable=True)
+        turned = turned[:, order]
         into = torch.linalg.solve_triangular(root.T, turned, upper=True)
-        return into, root @ turned, ratio.clamp(min=0)
+        return into, root @ turned, ratio
 
 
+def _halves(seen: Moments, looks: Grouping) -> list[Statistics]:
+    """The statistics of each look in every second of its images, and in the others."""
+    odd = looks.places() % 2
+    parts = []
+    for half in (0, 1):
+        mine = odd == half
+        ids = looks.ids[mine]
+        sizes = torch.bincount(ids).to(looks.sizes)
+        parts.append(pool(Moments(seen.mean[mine], seen.variance[mine]), Grouping(ids, sizes)))
+    return parts
+
+
+def _shown(seen: Statistics) -> Float[Tensor, "rows both"]:
+    exact = torch.promote_types(seen.mean.dtype, torch.float32)
+    return torch.cat(bounded(seen), 1).to(exact)
+
+
+# A prefix, so that no layer's name can be a method's.
 def _key(layer: str, part: str) -> str:
-    return f"{part}/{layer}".replace(
-        ".", "/"
-    )  # a prefix, so that no layer's name can be a method's
+    return f"{part}/{layer}".replace(".", "/")

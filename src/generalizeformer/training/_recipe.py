@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,9 @@ from generalizeformer.training.meta import Config as MetaConfig
 from generalizeformer.training.meta import Meta, Pair, blend
 
 Episodes = Literal["held-out", "joint", "looks"]
+# Settings that older trainings and records do not know, by where they stand, and the value that means what was done
+# then: with it, both are found again.
+FORMERLY = {("model", "generator", "variation"): 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +188,7 @@ class _Run:
 
     def _alone(self) -> dict[str, Any]:
         """The settings of φ's training: what else is trained beside it does not matter to it."""
-        return to_dict(replace(self.recipe, also={}))
+        return lasting(to_dict(replace(self.recipe, also={})))
 
     def _companion(self, name: str, model: GeneralizeFormer) -> dict[str, Tensor]:
         """What a compared method learns from the sources, beside the finished backbone."""
@@ -299,3 +302,20 @@ class _Run:
             source_accuracy=plain,
             adapted_accuracy=adapted,
         )
+
+
+def lasting(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe as plain data, without newer settings that change nothing: what stored things are told apart by."""
+    for path, value in FORMERLY.items():
+        recipe = _unless(recipe, path, value)
+    return recipe
+
+
+def _unless(settings: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """The settings without the one at this path, if it has this value."""
+    name, *deeper = path
+    if not deeper:
+        return {n: v for n, v in settings.items() if n != name or v != value}
+    if not isinstance(settings.get(name), dict):
+        return settings
+    return settings | {name: _unless(settings[name], deeper, value)}

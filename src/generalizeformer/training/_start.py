@@ -105,24 +105,28 @@ def calibrate(
         pixels = torch.cat([_spread(domain, per_domain) for domain in data.domains])
         model.calibrate(preprocessing(pixels.to(next(model.parameters()).device)))
     if model.variation is not None:
-        pixels, looks = under_looks(data)
-        model.learn_looks(preprocessing(pixels.to(next(model.parameters()).device)), looks)
+        device = next(model.parameters()).device
+        made = [look for domain in data.domains for look in under_looks(domain, device)]
+        sizes = torch.tensor([len(look) for look in made])
+        looks = torch.arange(len(made)).repeat_interleave(sizes)
+        model.learn_looks(torch.cat([preprocessing(look) for look in made]), looks)
 
 
-def under_looks(data: DomainDataset) -> tuple[Tensor, Tensor]:
-    """Images of every domain under random looks, and the id of each one's look. The same on every call."""
-    generator = torch.Generator().manual_seed(derive("looks that statistics vary in"))
-    pixels: list[Tensor] = []
-    ids: list[Tensor] = []
-    for domain in data.domains:
-        count = min(OF_EACH, len(domain))
-        for number in range(LOOKS):
-            drawn = domain.read(torch.randperm(len(domain), generator=generator)[:count])
-            alike = torch.zeros(count, dtype=torch.long)
-            plain = number % PLAIN == 0
-            pixels.append(drawn if plain else apply_looks(drawn, alike, generator, VARIED))
-            ids.append(alike + len(ids))
-    return torch.cat(pixels), torch.cat(ids)
+def under_looks(domain: Domain, device: torch.device) -> list[Tensor]:
+    """Images of the domain under random looks, a few of each. The same on every call."""
+    if len(domain) < 2:
+        raise DataError(
+            f"{domain.name}: one image does not tell how images of a look differ; give two or more, or set "
+            "variation to 0"
+        )
+    generator = torch.Generator().manual_seed(derive("looks that statistics vary in", domain.name))
+    made = []
+    for number in range(LOOKS):
+        drawn = domain.read(torch.randperm(len(domain), generator=generator)[:OF_EACH]).to(device)
+        alike = torch.zeros(len(drawn), dtype=torch.long, device=device)
+        plain = number % PLAIN == 0
+        made.append(drawn if plain else apply_looks(drawn, alike, generator, VARIED))
+    return made
 
 
 def _spread(domain: Domain, count: int) -> torch.Tensor:

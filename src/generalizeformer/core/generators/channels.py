@@ -46,8 +46,8 @@ class Config:
     pull: float = 1.1  # bound of what every gathered feature adds to its class's row
     recall: float = 1.0  # bound of the move of classifier rows to the source's prototypes; 0: none
     prior: float = 1.0  # images of the source that a batch's statistics are weighed against
-    # Directions of each settling layer in which looks vary: along them statistics of a few images are taken as far as
-    # they tell of their look (`core.variation`); 0: none. With it, a prior of 5 does for the rest.
+    # Directions of each settling layer in which looks vary: along them statistics of a few images count as far as they
+    # tell of their look (`core.variation`), and only the rest is weighed by the prior. 0: none.
     variation: int = 0
     away: float = 0.1  # what is left of a move in the other direction; 1 is all of it
     change: float = 0.3  # bound of every other change, in units of the source parameters
