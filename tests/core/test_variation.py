@@ -13,7 +13,7 @@ from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.settling import settle
-from generalizeformer.core.statistics import Moments, pool
+from generalizeformer.core.statistics import Moments
 from generalizeformer.core.variation import RIDGE, Variation
 from generalizeformer.errors import DataError, SlotError, UserError
 
@@ -51,9 +51,8 @@ def test_along_its_directions_the_guess_is_the_posterior_mean(count: float) -> N
     """B (B + W / n)^-1 f with the W that was seen and the B that the directions make."""
     seen, looks = drawn()
     f, groups = shown(seen), grouping(looks, len(looks), seen.mean)
-    pooled = pool(seen, groups)
-    off = f - torch.cat((pooled.mean, 0.5 * pooled.variance.log()), 1)[looks]
-    within = off.T @ off / len(f)
+    apart = f - groups.mean(f)[looks]
+    within = apart.T @ apart / (len(f) - LOOKS)
     within += (RIDGE * within.diagonal().mean() + 1e-6) * torch.eye(2 * WIDTH)
     variation = learned(prior=1e30)  # nothing of what lies in no direction is left
     into, back = (variation.get_buffer(f"{part}/norm") for part in ("into", "back"))
@@ -75,11 +74,11 @@ def test_how_far_looks_are_apart_is_what_was_drawn() -> None:
 
 @pytest.mark.parametrize("width", [3, 200])
 def test_looks_that_are_all_the_same_teach_nothing(width: int) -> None:
-    """However many channels there are, and though single images have less spread than many."""
+    """However many channels there are: in wide layers chance finds directions in which any few images differ."""
     generator = torch.Generator().manual_seed(0)
     mean = 0.5 * torch.randn(480, width, generator=generator)
     looks = torch.arange(20).repeat_interleave(24)
-    seen = Moments(mean, torch.full((480, width), 0.75))
+    seen = Moments(mean, torch.ones(480, width))
     variation = Variation({"norm": width}, 6, 1e30)
     variation.learn({"norm": seen}, grouping(looks, 480, mean))
     guess = variation.guess("norm", torch.ones(480), torch.float32)

@@ -37,7 +37,10 @@ def _without_prototypes(recipe: Recipe) -> Recipe:
 
 
 def _with_variation(recipe: Recipe) -> Recipe:
-    """Statistics of a few images count as far as they tell of their look. The paper's φ takes them as they are."""
+    """Statistics of a few images count as far as they tell of their look, measured on source images under random looks.
+
+    The paper's φ takes them as they are.
+    """
     generator = recipe.model.generator
     if isinstance(generator, channels.Config):
         generator = replace(generator, variation=32, prior=5.0)

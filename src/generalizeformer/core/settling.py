@@ -87,7 +87,12 @@ def _settled(
         shift, variance = (seen - mean) * scale, variance * scale.square()
         to_mean, to_spread = moves.unbind(1)
         away, spread = _shown(shift, variance, guess)
-        narrowed = (-to_spread * spread).exp()
+        # s^-b, from the variance itself where nothing is guessed.
+        narrowed = (
+            variance.clamp(LEAST, MOST).pow(-0.5 * to_spread)
+            if guess is None
+            else (-to_spread * spread).exp()
+        )
         moved = weight * narrowed
         offset = torch.addcmul(bias, moved * to_mean, away, value=-1)
         # One multiply-add over the feature map: statistics and affine are folded per group first.

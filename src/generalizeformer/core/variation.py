@@ -2,10 +2,10 @@
 
 One image's mean and spread tell more of what it shows than of how all images like it look. Source images under random
 looks show both kinds of variation, and then a look has a best linear guess from n of its images (empirical Bayes). With
-f a look's (mean, log spread) of a layer's channels in source units, B how f varies from look to look, and W how far
-single images are from it, that is B (B + W / n)^-1 of what the n images show. Along the directions that make both
-diagonal this shrinks each by r / (r + 1 / n), r its ratio of B to W; those with the largest ratios are kept
-(docs/experiments.md, section 21).
+f = (mean, log spread) of a layer's channels in source units, as single images show it, W its covariance within looks
+and B how far the means of looks are from the source, that is B (B + W / n)^-1 f. Along the directions that make both
+diagonal this shrinks each by r / (r + 1 / n), r its ratio of B to W; those with the largest ratios are kept. That
+single images have less spread than the source has counts as a look that all have (docs/experiments.md, section 21).
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from generalizeformer.core.groups import Grouping
-from generalizeformer.core.statistics import Moments, Statistics, bounded, pool
+from generalizeformer.core.statistics import Moments, Statistics, bounded
 from generalizeformer.errors import SlotError
 
 RIDGE = 0.3  # of the mean variance, added to each: there are fewer images than channels
@@ -94,13 +94,15 @@ def _directions(
     finds directions in which any few images differ.
     """
     with torch.autocast(seen.mean.device.type, enabled=False):
-        off = _shown(Statistics(seen.mean, seen.variance)) - looks.spread(_shown(pool(seen, looks)))
-        within = off.T @ off / len(off)
+        exact = torch.promote_types(seen.mean.dtype, torch.float32)
+        shown = torch.cat(bounded(Statistics(seen.mean, seen.variance)), 1).to(exact)
+        apart = shown - looks.spread(looks.mean(shown))
+        within = apart.T @ apart / (len(shown) - len(looks.sizes))
         ridge = RIDGE * within.diagonal().mean() + 1e-6
         root = torch.linalg.cholesky(within + ridge * torch.eye(len(within)).to(within))
         first, second = (
-            torch.linalg.solve_triangular(root, _shown(part).T, upper=False)
-            for part in _halves(seen, looks)
+            torch.linalg.solve_triangular(root, half.T, upper=False)
+            for half in _halves(shown, looks)
         )
         turned = torch.linalg.svd(first, full_matrices=False).U
         chance = (1 / (looks.sizes / 2).floor()).mean()
@@ -111,21 +113,15 @@ def _directions(
         return into, root @ turned, ratio
 
 
-def _halves(seen: Moments, looks: Grouping) -> list[Statistics]:
-    """The statistics of each look in every second of its images, and in the others."""
+def _halves(shown: Float[Tensor, "images both"], looks: Grouping) -> list[Tensor]:
+    """The mean of each look over every second of its images, and over the others."""
     odd = looks.places() % 2
     parts = []
     for half in (0, 1):
         mine = odd == half
         ids = looks.ids[mine]
-        sizes = torch.bincount(ids).to(looks.sizes)
-        parts.append(pool(Moments(seen.mean[mine], seen.variance[mine]), Grouping(ids, sizes)))
+        parts.append(Grouping(ids, torch.bincount(ids).to(looks.sizes)).mean(shown[mine]))
     return parts
-
-
-def _shown(seen: Statistics) -> Float[Tensor, "rows both"]:
-    exact = torch.promote_types(seen.mean.dtype, torch.float32)
-    return torch.cat(bounded(seen), 1).to(exact)
 
 
 # A prefix, so that no layer's name can be a method's.

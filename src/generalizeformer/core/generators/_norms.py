@@ -85,11 +85,12 @@ def apply(
     """
     to_mean, to_spread, scale, offset = moves.unbind(-1)
     # Away from the batch is never right, and a φ that went that way to the bound has no gradient to come back.
-    reach, trust = bounds.reach, _trust(seen, bounds)
-    to_mean, to_spread = (reach * onward(part, bounds.away) for part in (to_mean, to_spread))
+    ways = [onward(part, bounds.away) for part in (to_mean, to_spread)]
+    reach = bounds.reach * _trust(seen, bounds)
+    to_mean, to_spread = (reach * way for way in ways)
     weight, bias = _side_by_side(slots, source)
     unit = _per_slot(slots, weight.square()).sqrt() + 1e-6
-    mean, spread = (trust * part for part in _left_to_move(slots, seen, bounds))
+    mean, spread = _left_to_move(slots, seen, bounds)
     weight = weight * (-to_spread * spread).exp() * (1 + bounds.change * scale)
     bias = bias - weight * to_mean * mean + bounds.change * offset * unit
     widths = [slot.size[1] for slot in slots]
@@ -98,9 +99,9 @@ def apply(
         slots, torch.split(weight, widths, 1), torch.split(bias, widths, 1), strict=True
     ):
         target |= dict(zip(slot.names, rows, strict=False))  # a layer without β takes only γ
-    # Where it is known how statistics vary, layers weigh what they see themselves.
-    weighed = torch.ones_like(trust) if bounds.variation else trust
-    both = torch.split(torch.stack((to_mean, to_spread), 1) * weighed.unsqueeze(2), widths, 2)
+    # Where it is known how statistics vary, layers that settle weigh what they see by themselves.
+    told = [bounds.reach * way for way in ways] if bounds.variation else [to_mean, to_spread]
+    both = torch.split(torch.stack(told, 1), widths, 2)
     return target | {
         towards(slot.layer): part
         for slot, part in zip(slots, both, strict=True)
