@@ -20,7 +20,7 @@ from generalizeformer.core.slots import Selection
 CHANNELS = channels.Config(layers=1, width=16, heads=2, settle=False, gather=False, detail=True)
 ROWS = rows.Config(layers=1, width=16, heads=2, feedforward=16)
 SETTLING = channels.Config(layers=1, width=16, heads=2)
-VARYING = replace(SETTLING, variation=4, prior=5.0)
+VARYING = replace(SETTLING, variation=4)
 GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "varying": VARYING, "rows": ROWS}
 EVERYTHING = Selection(kinds=("norm", "classifier", "linear", "conv"))
 CLASSES = 5
@@ -134,7 +134,7 @@ def perturb(model: GeneralizeFormer, scale: float = 0.1, seed: int = 2) -> Gener
     for value in model.generator.parameters():
         value.add_(scale * torch.randn(value.shape, generator=noise, dtype=value.dtype))
     for value in () if model.variation is None else model.variation.buffers():
-        value.add_(scale * torch.rand(value.shape, generator=noise, dtype=value.dtype))
+        value.add_(0.1 * torch.rand(value.shape, generator=noise, dtype=value.dtype))
     return model
 
 

@@ -340,7 +340,9 @@ def test_a_shared_backbone_is_the_one_that_would_have_been_trained(tmp_path: Pat
     assert same(state(after_another), state(alone))
 
 
-def test_a_training_from_before_a_setting_is_taken_up_again(tmp_path: Path) -> None:
+def test_a_training_does_not_store_settings_that_are_as_they_were_before_they_existed(
+    tmp_path: Path,
+) -> None:
     trained(tmp_path, recipe(held_out=("a",)))
     told = torch.load(tmp_path / "training" / "meta.state", weights_only=True)["settings"]
     assert "variation" not in told["model"]["generator"]

@@ -124,6 +124,6 @@ def _halves(shown: Float[Tensor, "images both"], looks: Grouping) -> list[Tensor
     return parts
 
 
-# A prefix, so that no layer's name can be a method's.
 def _key(layer: str, part: str) -> str:
+    """A buffer's name. What stands before the layer's makes sure that it is no method's."""
     return f"{part}/{layer}".replace(".", "/")

@@ -65,9 +65,10 @@ class Config:
                 f"channels: reach is {self.reach}, pull {self.pull}, change {self.change}, prior {self.prior}, away "
                 f"{self.away}, recall {self.recall}; none may be negative, and the last two are at most 1"
             )
-        if self.variation < 0:
+        if self.variation < 0 or (self.variation and not self.settle):
             raise UserError(
-                f"channels: variation is {self.variation}; give a number of directions such as 32, or 0 for none"
+                f"channels: variation is {self.variation} and settle {self.settle}; give a number of directions, say "
+                "32 for layers that settle, or 0 for none"
             )
         if self.width % self.heads:
             raise UserError(

@@ -57,9 +57,11 @@ def convolve(
     height, width = images.shape[2:]
     padded = F.pad(images, (radius, radius, radius, radius), mode=outside)
     size = (height + 2 * radius, width + 2 * radius)
-    spectrum = torch.fft.rfft2(padded)
-    spectrum *= torch.fft.rfft2(kernels, s=size).conj()[:, None]
-    filtered: Tensor = torch.fft.irfft2(spectrum, s=size)
+    spectra = torch.fft.rfft2(kernels, s=size).conj().expand(len(images), -1, -1)
+    filtered = torch.empty_like(padded)
+    # Image by image: a transform of several rounds otherwise than that of one, and an image's noise is its own.
+    for image, spectrum, found in zip(padded, spectra, filtered, strict=True):
+        found.copy_(torch.fft.irfft2(torch.fft.rfft2(image) * spectrum, s=size))
     return filtered[..., :height, :width]
 
 

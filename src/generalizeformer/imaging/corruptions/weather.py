@@ -25,13 +25,9 @@ def snow(
 ) -> Images:
     """The images whitened, under flakes that fall: large noise, of which only peaks stay, smeared."""
     flakes = mean + deviation * draws.normal(1, *images.shape[2:])
-    angles = draws.uniform(-135, -45)
-    fallen = []
-    # Image by image: some processors round a sum in another way for another number of images.
-    for own, angle in zip(flakes.split(1), angles.split(1), strict=True):
-        large = zoom(own, size).clamp(max=1)
-        fallen.append(smear(large.masked_fill(large < threshold, 0), radius, sigma, angle))
-    flakes = torch.cat(fallen)
+    flakes = zoom(flakes, size).clamp(max=1)
+    flakes = flakes.masked_fill(flakes < threshold, 0)
+    flakes = smear(flakes, radius, sigma, draws.uniform(-135, -45))
     white = torch.maximum(images, 1.5 * _grey(images) + 0.5)
     return kept * images + (1 - kept) * white + flakes + flakes.flip(2, 3)
 
