@@ -21,8 +21,9 @@ pacs: .venv/all.stamp
 	$(BIN)/generalizeformer reproduce results/pacs $(if $(ROOT),--root '$(ROOT)') \
 		$(if $(PARTS),--parts $(PARTS)) $(FLAGS)
 
+# Files side by side: what a file's tests have built and trained is shared by them.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

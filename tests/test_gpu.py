@@ -15,7 +15,7 @@ from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.datasets import digits
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.training._loop import Stage, fit
-from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training._run import train_recipe
 from generalizeformer.training._start import fingerprint
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm

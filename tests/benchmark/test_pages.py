@@ -12,7 +12,7 @@ from generalizeformer.benchmark.figures import few
 from generalizeformer.benchmark.pages import demo_page, evaluation_page
 from generalizeformer.benchmark.report import Section, write_page
 from generalizeformer.benchmark.tables import accuracy_table
-from generalizeformer.core.generalizeformer import Change
+from generalizeformer.core.change import Change
 from generalizeformer.errors import UserError
 
 from .toys import record

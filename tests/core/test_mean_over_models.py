@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer, mixture
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.mixture import mixture
 
 from .nets import GENERATORS, digits, images, model_of, perturbed
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
-from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training._run import train_recipe
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

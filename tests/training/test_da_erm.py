@@ -14,7 +14,7 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.training import da_erm
 from generalizeformer.training._domain_prototypes import mixed_domains, prototypical_loss
-from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training._run import train_recipe
 
 from .toys import (
     CARD,

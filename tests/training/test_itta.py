@@ -15,7 +15,7 @@ from generalizeformer.data.episodes import minibatch
 from generalizeformer.errors import UserError
 from generalizeformer.imaging.augmentation import recipe as augmentation_recipe
 from generalizeformer.training import itta
-from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training._run import train_recipe
 
 from .toys import (
     CARD,

@@ -9,7 +9,7 @@ import torch
 
 from generalizeformer.errors import CheckpointError
 from generalizeformer.imaging.looks import Config as Looks
-from generalizeformer.training import _recipe, meta
+from generalizeformer.training import _run, meta
 from generalizeformer.training._recipe import Recipe
 
 from .test_recipe import trained
@@ -26,7 +26,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[meta.Pair]:
             seen.extend(pairs)
             super().__init__(pairs, *rest)
 
-    monkeypatch.setattr(_recipe, "Meta", Spy)
+    monkeypatch.setattr(_run, "Meta", Spy)
     return seen
 
 

@@ -11,9 +11,10 @@ from generalizeformer.core.generators import channels
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import CheckpointError, DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
-from generalizeformer.training import _recipe, _start, erm, meta
+from generalizeformer.training import _run, _start, erm, meta
 from generalizeformer.training._paper import PAPER_RECIPE
-from generalizeformer.training._recipe import Recipe, train_recipe
+from generalizeformer.training._recipe import Recipe
+from generalizeformer.training._run import train_recipe
 
 from .toys import (
     CARD,
@@ -43,7 +44,7 @@ def backbones(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             seen.append((train.names, validation.names, state(backbone)))
             super().__init__(backbone, train, validation, *rest)
 
-    monkeypatch.setattr(_recipe, "Erm", Spy)
+    monkeypatch.setattr(_run, "Erm", Spy)
     return seen
 
 
@@ -51,13 +52,13 @@ def backbones(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The domains whose images each model's reference is measured on."""
     seen: list[tuple[str, ...]] = []
-    calibrate = _recipe.calibrate
+    calibrate = _run.calibrate
 
     def spy(model: Any, data: Any, preprocessing: Any, per_domain: int) -> None:
         seen.append(data.names)
         calibrate(model, data, preprocessing, per_domain)
 
-    monkeypatch.setattr(_recipe, "calibrate", spy)
+    monkeypatch.setattr(_run, "calibrate", spy)
     return seen
 
 
@@ -80,7 +81,7 @@ def test_only_the_named_domains_are_left_out_and_each_once(
 
 
 def test_training_and_validation_images_are_apart(tmp_path: Path) -> None:
-    run = _recipe._Run(network, sources(), recipe(), CARD, tmp_path, fabric(), None)
+    run = _run._Run(network, sources(), recipe(), CARD, tmp_path, fabric(), None)
     for domain in sources().domains:
         assert len(run.data[domain.name]) + len(run.held[domain.name]) == len(domain)
         kept = {bytes(image.flatten().tolist()) for image in run.data[domain.name].images}
@@ -282,9 +283,9 @@ def test_layers_without_statistics_are_measured_on_the_final_backbone(
     tmp_path: Path, episodes: Any
 ) -> None:
     model = trained(tmp_path, recipe(episodes=episodes), build=grouped_network)
-    run = _recipe._Run(grouped_network, sources(), recipe(), CARD, tmp_path, fabric(), None)
+    run = _run._Run(grouped_network, sources(), recipe(), CARD, tmp_path, fabric(), None)
     kept = state(model.reference)
-    _recipe.calibrate(model, run.data, PREPROCESSING)
+    _run.calibrate(model, run.data, PREPROCESSING)
     assert kept
     assert same(kept, state(model.reference))
 

@@ -15,7 +15,7 @@ from generalizeformer.errors import UserError
 from generalizeformer.imaging.augmentation import recipe as augmentation_recipe
 from generalizeformer.training import single_sample
 from generalizeformer.training._class_context import ClassContext
-from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training._run import train_recipe
 from generalizeformer.training._scoring import accuracy
 from generalizeformer.training.single_sample import Training
 

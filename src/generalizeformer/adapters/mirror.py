@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from generalizeformer.adapters._about import About
 from generalizeformer.adapters._protocol import GroupedAdapter
 from generalizeformer.adapters._stateless import Stateless
-from generalizeformer.core.generalizeformer import GeneralizeFormer, mixture
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.inputs import check_images
+from generalizeformer.core.mixture import mixture
 from generalizeformer.core.shapes import Groups, Images, Logits
 
 ABOUT = About(

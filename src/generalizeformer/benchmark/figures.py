@@ -10,7 +10,7 @@ from torch import Tensor
 
 from generalizeformer.benchmark.records import ORACLE, Record
 from generalizeformer.benchmark.tables import batch_sizes, by_target, method_names, seed_means
-from generalizeformer.core.generalizeformer import Change
+from generalizeformer.core.change import Change
 from generalizeformer.errors import UserError
 
 COLOURS = ("#8d99ae", "#e9a23b", "#c8553d", "#588157", "#2b59c3", "#6d597a", "#00798c")

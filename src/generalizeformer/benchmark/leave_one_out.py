@@ -22,7 +22,7 @@ from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import split_all
 from generalizeformer.errors import CheckpointError
 from generalizeformer.training._loop import Report
-from generalizeformer.training._recipe import train_recipe
+from generalizeformer.training._run import train_recipe
 from generalizeformer.training._start import fingerprint, near
 
 

@@ -18,7 +18,7 @@ from generalizeformer.benchmark.tables import (
     sources_table,
     target_table,
 )
-from generalizeformer.core.generalizeformer import Change
+from generalizeformer.core.change import Change
 
 ABOUT_DEMO = (
     "A small network learned digits turned by 15 to 75 degrees and now meets digits turned by 0 and 90, "

@@ -125,14 +125,14 @@ class Part:
     def _flags(self, methods: Sequence[str]) -> Flags:
         from generalizeformer.training._companions import trained_for
 
-        files = hasattr(self.choice(None).load()[1], "cache")
-        return Flags(
+        asked = Flags(
             division=self.division,
-            augment=self.augment or ("domainbed" if files else None),
+            augment=self.augment,
             source_steps=self.source_steps,
             steps=self.steps,
             also=tuple(name for name in methods if name in trained_for()),
         )
+        return asked.suited(self.choice(None))
 
     def _recipes(self, suite: SuiteName, asked: Flags) -> "dict[str, Recipe]":
         """The recipes of a suite's trainings, by name."""

@@ -1,11 +1,12 @@
 """What arrives in an evaluation: from flags, from a published scenario, or from stored files."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from generalizeformer.cli._settings import pairs
 from generalizeformer.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,52 +24,72 @@ Scenario = Literal[
 ]
 
 
-def streams(
-    targets: Sequence[str],
-    batch_sizes: Sequence[int],
-    mixed: bool,
-    limit: int | None,
-    seed: int,
-    *,
-    single: bool = True,
-    **order: Any,
-) -> "list[Stream]":
-    """Every target by itself in every batch size; then all of them in one stream, in the largest."""
-    from generalizeformer.data.streams import Stream
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """What arrives, and in which order.
 
-    if not batch_sizes:
-        raise DataError("batch sizes: none was given; give at least one, such as 20")
-    alone = dict.fromkeys(targets) if single else ()
-    arrivals = [Stream((t,), b, seed, limit, **order) for b in batch_sizes for t in alone]
-    if mixed and len(targets) > 1:
-        arrivals.append(Stream(tuple(targets), max(batch_sizes), seed, limit, **order))
-    if not arrivals:
-        raise DataError("streams: none is left; leave out --no-single, or name several targets")
-    return arrivals
+    Args:
+        targets: Target domains, also under a change, such as sketch@fog:5, sketch@rotation:30 or sketch@look:7;
+            if none is named, all domains that the model has not learned from.
+        batch_sizes: Images that arrive together.
+        single: Let every target arrive by itself.
+        mixed: Also let all targets arrive in one stream, in the largest batch size.
+        order: Order of arrival: shuffled, in_turn, blocks, dirichlet, slots, by_class, imbalanced, label_shift,
+            mixture, one_pass, recurring or target_shift.
+        order_settings: Settings of the order, such as beta=1.0 for dirichlet.
+        scenario: A published combination of changes and order instead, for every target.
+        replay: Stored streams (`evaluation/streams` of a run) instead: the same images in the same order.
+        limit: Images per stream; all if not given.
+        seed: Of the order of arrival.
+    """
 
+    targets: tuple[str, ...] = ()
+    batch_sizes: tuple[int, ...] = (1, 20)
+    single: bool = True
+    mixed: bool = True
+    order: str = "shuffled"
+    order_settings: tuple[str, ...] = ()
+    scenario: Scenario | None = None
+    replay: tuple[Path, ...] = ()
+    limit: int | None = None
+    seed: int = 0
 
-def staged(
-    scenario: Scenario,
-    targets: Sequence[str],
-    batch_sizes: Sequence[int],
-    limit: int | None,
-    seed: int,
-) -> "list[Stream]":
-    """The scenario in every batch size: for every target, or with all of them together, as it is published."""
-    from generalizeformer.data import scenarios
+    def stored(self) -> "list[Stream]":
+        """The streams to replay."""
+        from generalizeformer.data.arrivals import load
 
-    make = getattr(scenarios, scenario)
-    alone = "domain" in signature(make).parameters
-    subjects: Sequence[Any] = targets if alone else [tuple(targets)]
-    made = [make(s, batch_size=b, seed=seed) for b in batch_sizes for s in subjects]
-    return [replace(stream, limit=limit) for stream in made]
+        return [load(file) for file in self.replay]
 
+    def streams(self, targets: Sequence[str]) -> "list[Stream]":
+        """The streams of these targets, as their scenario or the flags say."""
+        if not self.batch_sizes:
+            raise DataError("batch sizes: none was given; give at least one, such as 20")
+        return self._ordered(targets) if self.scenario is None else self._staged(targets)
 
-def replayed(files: Sequence[Path]) -> "list[Stream]":
-    """The streams that an evaluation has stored."""
-    from generalizeformer.data.arrivals import load
+    def _ordered(self, targets: Sequence[str]) -> "list[Stream]":
+        """Every target by itself in every batch size; then all of them in one stream, in the largest."""
+        from generalizeformer.data.streams import Stream
 
-    return [load(file) for file in files]
+        sizes = self.batch_sizes
+        asked: list[tuple[tuple[str, ...], int]]
+        asked = [((t,), b) for b in sizes for t in dict.fromkeys(targets) if self.single]
+        if self.mixed and len(targets) > 1:
+            asked.append((tuple(targets), max(sizes)))
+        if not asked:
+            raise DataError("streams: none is left; leave out --no-single, or name several targets")
+        how: dict[str, Any] = {"order": self.order, "settings": pairs(self.order_settings)}
+        return [Stream(names, size, self.seed, self.limit, **how) for names, size in asked]
+
+    def _staged(self, targets: Sequence[str]) -> "list[Stream]":
+        """The scenario in every batch size: for every target, or with all of them together, as it is published."""
+        from generalizeformer.data import scenarios
+
+        assert self.scenario is not None
+        make = getattr(scenarios, self.scenario)
+        alone = "domain" in signature(make).parameters
+        subjects: Sequence[Any] = targets if alone else [tuple(targets)]
+        made = [make(s, batch_size=b, seed=self.seed) for b in self.batch_sizes for s in subjects]
+        return [replace(stream, limit=self.limit) for stream in made]
 
 
 def store(folder: Path, arrivals: "Sequence[Stream]", domains: "DomainDataset") -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from generalizeformer.cli._data import Choice, source_domains
-from generalizeformer.cli._streams import streams
+from generalizeformer.cli._streams import Arrivals
 from generalizeformer.cli._terminal import check_folder, console, fabric, show
 from generalizeformer.cli.evaluate import METHODS, compared
 from generalizeformer.cli.train import card_for, run_training
@@ -83,7 +83,7 @@ def _compare(model: "GeneralizeFormer", seed: int, limit: int | None) -> "list[R
     from generalizeformer.data.datasets import digits
 
     targets = digits.targets(digits.Config())
-    arrivals = streams(targets.names, (1, 20), True, limit, seed)
+    arrivals = Arrivals(limit=limit, seed=seed).streams(targets.names)
     return compared(model, targets, METHODS, arrivals, run_seed=seed)
 
 

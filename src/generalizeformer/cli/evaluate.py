@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from generalizeformer.cli._data import target_domains
-from generalizeformer.cli._settings import method_settings, pairs
+from generalizeformer.cli._settings import method_settings
 from generalizeformer.cli._sources import held_sources
-from generalizeformer.cli._streams import Scenario, replayed, staged, store, streams
+from generalizeformer.cli._streams import Arrivals, store
 from generalizeformer.cli._terminal import (
     Device,
     aside,
@@ -34,16 +34,7 @@ def evaluate(
     run: Annotated[Path, tyro.conf.Positional],
     /,
     methods: tuple[str, ...] = METHODS,
-    targets: tuple[str, ...] = (),
-    batch_sizes: tuple[int, ...] = (1, 20),
-    single: bool = True,
-    mixed: bool = True,
-    order: str = "shuffled",
-    order_settings: tuple[str, ...] = (),
-    scenario: Scenario | None = None,
-    replay: tuple[Path, ...] = (),
-    limit: int | None = None,
-    seed: int = 0,
+    arriving: Annotated[Arrivals, tyro.conf.OmitArgPrefixes] = Arrivals(),  # noqa: B008, it is frozen
     settings: Path | None = None,
     choose: int | None = None,
     sources: bool = False,
@@ -57,18 +48,7 @@ def evaluate(
         run: Folder of a trained model.
         methods: Methods to compare; `all` for every one there is (`generalizeformer methods` lists them). One that
             cannot serve the model or a batch size is left out there, and told with its reason.
-        targets: Target domains, also under a change, such as sketch@fog:5, sketch@rotation:30 or sketch@look:7;
-            if none is named, all domains that the model has not learned from.
-        batch_sizes: Images that arrive together.
-        single: Let every target arrive by itself.
-        mixed: Also let all targets arrive in one stream, in the largest batch size.
-        order: Order of arrival: shuffled, in_turn, blocks, dirichlet, slots, by_class, imbalanced, label_shift,
-            mixture, one_pass, recurring or target_shift.
-        order_settings: Settings of the order, such as beta=1.0 for dirichlet.
-        scenario: A published combination of changes and order instead, for every target.
-        replay: Stored streams (`evaluation/streams` of a run) instead: the same images in the same order.
-        limit: Images per stream; all if not given.
-        seed: Of the order of arrival.
+        arriving: What arrives, and in which order.
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
         choose: Choose the settings of methods that publish a search grid by their accuracy on so many source validation
             images of each domain, once for every batch size. What `settings` says of a method stays.
@@ -87,21 +67,15 @@ def evaluate(
         raise UserError(f"choose: got {choose}; give the number of images, 1 or more")
     chosen, own = known_methods(methods), method_settings(settings)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
-    stored = replayed(replay)
-    told = tuple(word for stream in stored for word in stream.targets) or targets
-    domains, words = target_domains(model.card, told, root)
-    if stored:
-        arrivals = stored
-    elif scenario is not None:
-        arrivals = staged(scenario, words, batch_sizes, limit, seed)
-    else:
-        how: dict[str, Any] = {"order": order, "settings": pairs(order_settings)}
-        arrivals = streams(words, batch_sizes, mixed, limit, seed, single=single, **how)
+    stored = arriving.stored()
+    named = tuple(word for stream in stored for word in stream.targets) or arriving.targets
+    domains, words = target_domains(model.card, named, root)
+    arrivals = stored or arriving.streams(words)
+    for stream in arrivals:  # one that cannot flow is told before anything runs
+        stream.arrivals(domains)
     held = held_sources(run, model, root) if sources or choose else None
     refused: list[Refusal] = []
     records: list[Record] = []
-    for stream in arrivals:  # one that cannot flow is told before anything runs
-        stream.arrivals(domains)
     for size in dict.fromkeys(stream.batch_size for stream in arrivals):
         mine = [stream for stream in arrivals if stream.batch_size == size]
         given = _chosen(model, held, chosen, size, choose, own) if held and choose else own

@@ -1,13 +1,13 @@
 """`train`: a backbone and φ from source domains."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from generalizeformer.cli._data import Choice, source_domains
-from generalizeformer.cli._recipe import Augment, Division, Episodes, Flags, Generator, Loss
+from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
 from generalizeformer.cli._terminal import Device, check_folder, console, fabric, stage_progress
 from generalizeformer.errors import DataError
@@ -28,41 +28,11 @@ DIGITS = ((0.1307,), (0.3081,))
 GREY = {"rotated_fashion_mnist": ((0.2860,), (0.3530,))}
 
 
-def train(
-    out: Annotated[Path, tyro.conf.Positional],
-    /,
-    data: str = "digits",
-    root: Path | None = None,
-    protocol: str | None = None,
-    sources: tuple[str, ...] = (),
-    leave_out: tuple[str, ...] = (),
-    data_settings: tuple[str, ...] = (),
-    classes_apart: Apart | None = None,
-    division: Division | None = None,
-    augment: Augment | None = None,
-    backbone: str | None = None,
-    pretrained: bool = False,
-    image_size: int | None = None,
-    paper: bool = False,
-    episodes: Episodes | None = None,
-    looks: bool = False,
-    held_out: tuple[str, ...] = (),
-    generator: Generator | None = None,
-    loss: Loss | None = None,
-    source_steps: int | None = None,
-    steps: int | None = None,
-    learning_rate: float | None = None,
-    also: tuple[str, ...] = (),
-    seed: int = 0,
-    settings: Path | None = None,
-    device: Device = "auto",
-    devices: int = 1,
-    precision: Literal["32-true", "bf16-mixed"] = "32-true",
-) -> None:
-    """Train a backbone and φ on source domains. Run again after an interruption, it goes on.
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What is learned from.
 
     Args:
-        out: Folder of the trained model, with checkpoints and logs below it.
         data: Dataset whose source domains are learned from, one of `generalizeformer data list`; folder: your own
             images.
         root: Where the images are: a tree domain/class/image, or zips of one. If not given, the folder of that name
@@ -75,60 +45,69 @@ def train(
             rotated_mnist.
         classes_apart: Share the classes out over the sources, so that none knows all of them (output-level shift):
             labels: in the order of the labels; 0 to 4: in one of five seeded orders.
-        division: Who decides which source images are only validated on. seeded (if not given): our seed;
-            domainbed: DomainBed's, with the seed as the trial; official: the dataset's own lists (pacs).
-        augment: domainbed: crop, flip, colours (if not given, for datasets of image files); authors: the paper
-            authors' variant; digits: small shifts; none.
+        image_size: Pixels per side; if not given, the dataset's own, or 224 for image files.
+    """
+
+    data: str = "digits"
+    root: Path | None = None
+    protocol: str | None = None
+    sources: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
+    data_settings: tuple[str, ...] = ()
+    classes_apart: Apart | None = None
+    image_size: int | None = None
+
+    def choice(self) -> Choice:
+        """The dataset."""
+        return Choice(
+            data=self.data,
+            protocol=self.protocol,
+            root=self.root,
+            size=self.image_size,
+            settings=pairs(self.data_settings),
+        )
+
+    def load(self) -> "tuple[DomainDataset, str | None]":
+        """The domains, and the protocol that they are of."""
+        domains, divided = source_domains(self.choice(), self.sources, self.leave_out)
+        if self.classes_apart is not None:
+            domains = shared(domains, self.classes_apart)
+        return domains, divided
+
+
+def train(
+    out: Annotated[Path, tyro.conf.Positional],
+    /,
+    source: Annotated[Sources, tyro.conf.OmitArgPrefixes] = Sources(),
+    backbone: str | None = None,
+    pretrained: bool = False,
+    training: Annotated[Flags, tyro.conf.OmitArgPrefixes] = Flags(),  # noqa: B008
+    settings: Path | None = None,
+    device: Device = "auto",
+    devices: int = 1,
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
+) -> None:
+    """Train a backbone and φ on source domains. Run again after an interruption, it goes on.
+
+    Args:
+        out: Folder of the trained model, with checkpoints and logs below it.
+        source: What is learned from.
         backbone: digits, digits-small, or a name of torchvision or timm (timm:NAME chooses timm). If not given,
             digits-small for images up to 64 pixels, resnet18 for larger ones.
         pretrained: Start from published ImageNet weights (needs a network or a filled cache).
-        image_size: Pixels per side; if not given, the dataset's own, or 224 for image files.
-        paper: Start from the paper's recipe, whose numbers hold where a flag is not given: joint episodes, rows,
-            10,000 steps, learning rate 1e-4.
-        episodes: held-out (if not given): extra backbones, each without one domain; joint: the paper's, one
-            backbone; looks: one backbone and random looks of its domains, which works from a single domain (one more
-            backbone where settings let it learn from looks itself).
-        looks: Use random looks (colour, contrast, blur, …) of the domains as pseudo-domains in other episodes too.
-        held_out: Domains to leave out in turn (held-out episodes); all if none is named.
-        generator: channels (if not given): ours, small, for any architecture; rows: the paper's 8-layer
-            transformer.
-        loss: Unsupervised loss whose gradients φ sees; entropy if not given.
-        source_steps: Steps of each backbone's training (joint episodes have `steps` for both); 300 if not given.
-        steps: Steps of φ's training; 400 if not given.
-        learning_rate: Peak learning rate of φ; 3e-3 if not given; use 1e-4 with rows.
-        also: Compared methods that need a training of their own: da_erm, itta, metanorm, single_sample. Each has the
-            steps of its publication, thousands; fewer with --settings: {"also": {"itta": {"steps": 500}}}.
-        seed: Of everything random.
+        training: How it is learned.
         settings: JSON file with any settings of the recipe; it overrides the flags.
         device: Where to compute; auto takes a GPU if there is one.
         devices: How many of them.
         precision: bf16-mixed is faster on recent GPUs.
     """
     check_out(out)
-    others = pairs(data_settings)
-    choice = Choice(data=data, protocol=protocol, root=root, size=image_size, settings=others)
-    domains, divided = source_domains(choice, sources, leave_out)
-    if classes_apart is not None:
-        domains = shared(domains, classes_apart)
-    recipe = Flags(
-        paper=paper,
-        looks=looks,
-        episodes=episodes,
-        held_out=held_out,
-        division=division,
-        augment=augment or ("domainbed" if hasattr(choice.load()[1], "cache") else None),
-        generator=generator,
-        loss=loss,
-        source_steps=source_steps,
-        steps=steps,
-        learning_rate=learning_rate,
-        also=also,
-        seed=seed,
-    ).recipe()
+    domains, divided = source.load()
+    recipe = training.suited(source.choice()).recipe()
     recipe = recipe if settings is None else overridden(recipe, settings)
     recipe.check(domains)
-    card = card_for(domains, backbone, image_size, divided)
-    card = replace(card, dataset_settings=others)
+    card = card_for(domains, backbone, source.image_size, divided)
+    card = replace(card, dataset_settings=pairs(source.data_settings))
     run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))
 
 
@@ -142,7 +121,7 @@ def run_training(
 ) -> "GeneralizeFormer":
     """Trains with bars and says where the model is. Gives the model."""
     from generalizeformer.core.backbones import build_backbone
-    from generalizeformer.training._recipe import train_recipe
+    from generalizeformer.training._run import train_recipe
 
     def build() -> "nn.Module":
         assert card.architecture is not None

@@ -6,19 +6,19 @@ from typing import Any, Literal, TypeVar, cast
 
 import torch
 from huggingface_hub import ModelHubMixin
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from generalizeformer.core import artefact
+from generalizeformer.core import artefact, change
 from generalizeformer.core.card import Card
 from generalizeformer.core.classifiers import class_count
-from generalizeformer.core.generators import _norms, _rows, channels, rows
+from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
 from generalizeformer.core.kinship import kindred
 from generalizeformer.core.losses import LOSSES
+from generalizeformer.core.mixture import Mean, mixture
 from generalizeformer.core.observation import Observation, observe
 from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.reference import Reference
@@ -30,7 +30,6 @@ from generalizeformer.errors import DataError, ImageError, UserError
 
 AT_ONCE = 128  # source images that are looked at together
 Mirrored = Literal["no", "group", "all"]
-Mean = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,31 +71,6 @@ class Config:
 
 PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False)
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
-
-
-def mixture(answers: list[Logits], mean: Mean = "logits") -> Logits:
-    """The mean of the answers' logits, or of their probabilities, at the height of the first one's.
-
-    Equal answers give that answer bit for bit: a φ that does nothing must not change the last digit.
-    """
-    if mean == "logits":
-        if torch.is_autocast_enabled(answers[0].device.type):  # as it does to probabilities itself
-            answers = [answer.float() for answer in answers]
-        return answers[0] + torch.stack([answer - answers[0] for answer in answers]).mean(0)
-    likely = torch.stack([answer.log_softmax(-1) for answer in answers])
-    highest = likely.amax(0)
-    gained = (likely - highest).exp().mean(0).log() + (highest - likely[0])
-    return answers[0] + gained
-
-
-@dataclass(frozen=True)
-class Change:
-    """How far each layer was moved for each group (the quantity of the paper's Fig. 3)."""
-
-    layers: tuple[str, ...]
-    distance: Float[Tensor, "groups layers"]  # L2
-    relative: Float[Tensor, "groups layers"]  # L2 / L2 of the source parameters
-    mean_absolute: Float[Tensor, "groups layers"]
 
 
 Model = TypeVar("Model", bound="GeneralizeFormer")  # typing.Self cannot be checked method by method
@@ -218,17 +192,10 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         return guarded(self.network, self.config.guard, source, target, seen)
 
     @torch.no_grad()
-    def explain(self, images: Images, groups: Groups | None = None) -> Change:
+    def explain(self, images: Images, groups: Groups | None = None) -> change.Change:
         """How far each layer is moved for each group."""
-        source, target = self.slots.parameters_of(self.backbone), self.generate(images, groups)
-        moved, size = [], []
-        for slot in self.slots:
-            moved.append((slot.rows(target) - slot.rows(source)).flatten(1))
-            size.append(slot.rows(source).norm())
-        distance = torch.stack([m.norm(dim=1) for m in moved], 1)
-        absolute = torch.stack([m.abs().mean(1) for m in moved], 1)
-        names = tuple(slot.layer for slot in self.slots)
-        return Change(names, distance, distance / (torch.stack(size) + 1e-12), absolute)
+        source = self.slots.parameters_of(self.backbone)
+        return change.between(self.slots, source, self.generate(images, groups))
 
     @torch.no_grad()
     def calibrate(self, images: Images, groups: Groups | None = None) -> None:
@@ -285,18 +252,16 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     def _build_prototypes(self) -> Prototypes | None:
         """What the classifier's rows move to, where they do."""
         config = self.config.generator
-        recalls = isinstance(config, channels.Config) and any(
-            _rows.recalls(slot.kind, config) for slot in self.slots
-        )
-        return Prototypes(self.backbone.get_submodule(self.slots.classifier)) if recalls else None
+        if not isinstance(config, channels.Config) or not config.recalls(self.slots):
+            return None
+        return Prototypes(self.backbone.get_submodule(self.slots.classifier))
 
     def _build_variation(self) -> Variation | None:
         """How the statistics of settling layers vary, where that is to be known."""
         config = self.config.generator
         if not isinstance(config, channels.Config) or not config.variation:
             return None
-        norms = [slot for slot in self.slots if slot.kind == "norm"]
-        widths = {slot.layer: slot.size[1] for slot in norms if _norms.settles(slot, config)}
+        widths = {slot.layer: slot.size[1] for slot in config.settling(self.slots)}
         made = Variation(widths, config.variation, config.prior)
         return made.to(next(self.backbone.parameters()))
 

@@ -16,7 +16,8 @@ from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError
 from generalizeformer.training._loop import Report
-from generalizeformer.training._recipe import Recipe, train_recipe
+from generalizeformer.training._recipe import Recipe
+from generalizeformer.training._run import train_recipe
 
 Labelled = tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " n"]]
 

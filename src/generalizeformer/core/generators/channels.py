@@ -27,7 +27,7 @@ from generalizeformer.core.generators._units import INPUTS, Input, Owners, check
 from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
-from generalizeformer.core.slots import Kind, Slots
+from generalizeformer.core.slots import Kind, Slot, Slots
 from generalizeformer.errors import UserError
 
 PLACES = 4  # frequencies of the code that tells a slot's relative depth
@@ -74,6 +74,14 @@ class Config:
             raise UserError(
                 f"channels: width {self.width} is not a multiple of {self.heads} heads; change one"
             )
+
+    def settling(self, slots: Slots) -> list[Slot]:
+        """The norm layers that move towards what they show in the answering run."""
+        return [slot for slot in slots if slot.kind == "norm" and _norms.settles(slot, self)]
+
+    def recalls(self, slots: Slots) -> bool:
+        """Whether rows of the classifier move to the source's prototypes."""
+        return any(_rows.recalls(slot.kind, self) for slot in slots)
 
 
 class Channels(nn.Module):
