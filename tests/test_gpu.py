@@ -30,8 +30,9 @@ GENERATORS = {
 }
 
 
-@pytest.mark.parametrize("kin", [None, 0.3])
-@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize(
+    ("generator", "kin"), [*[(name, None) for name in GENERATORS], ("channels", 0.3), ("rows", 0.3)]
+)
 def test_groups_are_answered_as_if_each_came_alone(generator: str, kin: float | None) -> None:
     torch.manual_seed(0)
     backbone = torchvision.models.resnet18(num_classes=7).double().cuda().eval()
@@ -40,6 +41,8 @@ def test_groups_are_answered_as_if_each_came_alone(generator: str, kin: float | 
     with torch.no_grad():
         for value in model.generator.parameters():
             value.add_(0.1 * torch.randn_like(value))
+        for value in () if model.variation is None else model.variation.buffers():
+            value.add_(0.1 * torch.rand_like(value))
         together = model(x, groups)
         alone = torch.cat([model(x[(groups == g).cuda()]) for g in range(4)])
         plain = backbone(x)

@@ -42,8 +42,8 @@ def over_group_counts(name: str) -> dict[str, Any]:
     return {"graphs": counts, "difference": max(differences), "watched": len(got.statistics)}
 
 
-def among_kin(generator: str) -> dict[str, Any]:
-    """The same of images that are answered with their kin, in groups of two sizes."""
+def among_others(generator: str) -> dict[str, Any]:
+    """The same where images of a group are told apart, by their looks or as kin, in groups of two sizes."""
     graphs, differences, counts = [], [], []
     model, eager = (perturbed(digits(), GENERATORS[generator]) for _ in range(2))
 
@@ -57,9 +57,12 @@ def among_kin(generator: str) -> dict[str, Any]:
         x, ids = images(count, seed=groups), torch.arange(count) % groups
         with torch.no_grad():
             each = eager.observe(x, torch.arange(count))
-            kin = kindred(each.statistics, grouping(ids, count, x), 0.3)
-            params = eager.generator(eager.slots.parameters_of(eager.backbone), each.pooled(kin))
-            got, expected = (m.network.run(x, kin, params).logits for m in (model, eager))
+            together = grouping(ids, count, x)
+            if generator == "settling":
+                together = kindred(each.statistics, together, 0.3)
+            source, seen = eager.slots.parameters_of(eager.backbone), each.pooled(together)
+            params = eager.generator(source, seen)
+            got, expected = (m.network.run(x, together, params).logits for m in (model, eager))
         differences.append((got - expected).abs().max().item())
         counts.append(len(graphs))
     return {"graphs": counts, "difference": max(differences)}
@@ -83,8 +86,8 @@ def gradients(model: GeneralizeFormer) -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     runs = {name: over_group_counts(name) for name in sys.argv[1:]}
-    kin = {name: among_kin(name) for name in ("settling", "varying")}
-    found = {"runs": runs, "kin": kin, "gradients": gradients(perturbed(digits()))}
+    apart = {name: among_others(name) for name in ("settling", "varying")}
+    found = {"runs": runs, "apart": apart, "gradients": gradients(perturbed(digits()))}
     json.dump(found, sys.stdout)
 
 

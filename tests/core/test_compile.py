@@ -45,9 +45,9 @@ def test_another_number_of_groups_is_not_compiled_anew(compiled: dict[str, Any])
 
 
 @pytest.mark.parametrize("generator", ["settling", "varying"])
-def test_kin_are_captured_whole_too(compiled: dict[str, Any], generator: str) -> None:
-    assert compiled["kin"][generator]["difference"] < 1e-10
-    assert compiled["kin"][generator]["graphs"] == [1, 1]
+def test_kin_and_looks_are_captured_whole_too(compiled: dict[str, Any], generator: str) -> None:
+    assert compiled["apart"][generator]["difference"] < 1e-10
+    assert compiled["apart"][generator]["graphs"] == [1, 1]
 
 
 def test_gradients_pass_through_a_captured_run(compiled: dict[str, Any]) -> None:

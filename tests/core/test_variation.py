@@ -1,5 +1,6 @@
 """What a few images tell of their look: the guess against the book, and the laws that hold for every model with it."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from torch import Tensor
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
-from generalizeformer.core.groups import grouping
-from generalizeformer.core.settling import settle
+from generalizeformer.core.groups import Grouping, grouping
+from generalizeformer.core.guessing import settle_by_looks
 from generalizeformer.core.statistics import Moments
-from generalizeformer.core.variation import RIDGE, Variation
+from generalizeformer.core.variation import MOST, RIDGE, Variation
 from generalizeformer.errors import DataError, SlotError, UserError
 
 from .test_settling import IDS, SHAPES, given
@@ -46,6 +47,12 @@ def shown(seen: Moments) -> Tensor:
     return torch.cat((seen.mean, 0.5 * seen.variance.log()), 1)
 
 
+def of_groups(variation: Variation, f: Tensor, count: float) -> Tensor:
+    """The looks of groups that show f and are so large, of images that are all alike."""
+    groups = Grouping(torch.arange(len(f)), torch.full((len(f),), count, dtype=f.dtype))
+    return variation.guess("norm", f.dtype)(f, torch.zeros_like(f), groups)[0]
+
+
 @pytest.mark.parametrize("count", [1.0, 3.0, 50.0])
 def test_along_its_directions_the_guess_is_the_posterior_mean(count: float) -> None:
     """B (B + W / n)^-1 f with the W that was seen and the B that the directions make."""
@@ -59,8 +66,7 @@ def test_along_its_directions_the_guess_is_the_posterior_mean(count: float) -> N
     torch.testing.assert_close(into.T @ within @ into, torch.eye(6).double(), rtol=0, atol=1e-5)
     between = (back * variation.get_buffer("ratio/norm")) @ back.T
     exact = f[:5] @ torch.linalg.solve(between + within / count, between)
-    guess = variation.guess("norm", torch.full((5,), count), torch.float64)
-    torch.testing.assert_close(guess(f[:5]), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(of_groups(variation, f[:5], count), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_how_far_looks_are_apart_is_what_was_drawn() -> None:
@@ -81,35 +87,65 @@ def test_looks_that_are_all_the_same_teach_nothing(width: int) -> None:
     seen = Moments(mean, torch.ones(480, width))
     variation = Variation({"norm": width}, 6, 1e30)
     variation.learn({"norm": seen}, grouping(looks, 480, mean))
-    guess = variation.guess("norm", torch.ones(480), torch.float32)
-    before, after = shown(seen), guess(shown(seen))
+    before, after = shown(seen), of_groups(variation, shown(seen), 1.0)
     assert after.norm() < 0.1 * before.norm()
 
 
 def test_what_tells_the_look_is_believed_and_what_tells_the_image_is_not() -> None:
-    guess = learned(prior=1e30).guess("norm", torch.ones(1), torch.float64)
-    told, other = torch.eye(6, dtype=torch.float64)[:2].unsqueeze(1)
-    assert guess(told)[0, 0] > 0.7
-    assert guess(other).abs().max() < 0.1
+    told, other = of_groups(learned(prior=1e30), torch.eye(6, dtype=torch.float64)[:2], 1.0)
+    assert told[0] > 0.7
+    assert other.abs().max() < 0.1
 
 
 def test_the_more_images_the_more_is_believed_up_to_all() -> None:
     seen, _ = drawn(1)
     f, variation = shown(seen)[:1], learned(prior=5.0)
-    guesses = [
-        variation.guess("norm", torch.tensor([n]), torch.float64)(f) for n in (1.0, 20.0, 1e9)
-    ]
+    guesses = [of_groups(variation, f, n) for n in (1.0, 20.0, 1e9)]
     distances = [(guess - f).norm().item() for guess in guesses]
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] < 1e-6
 
 
 def test_before_anything_is_learned_it_is_the_prior_of_so_many_images() -> None:
-    guess = Variation({"norm": WIDTH}, 4, 3.0).guess(
-        "norm", torch.tensor([1.0, 9.0]), torch.float64
-    )
+    variation = Variation({"norm": WIDTH}, 4, 3.0)
     f = torch.ones(2, 6, dtype=torch.float64)
-    torch.testing.assert_close(guess(f), f * torch.tensor([[0.25], [0.75]]))
+    for count, share in ((1.0, 0.25), (9.0, 0.75)):
+        torch.testing.assert_close(of_groups(variation, f, count), share * f)
+
+
+def arriving(looks: tuple[float, ...]) -> tuple[Tensor, Tensor, Grouping]:
+    """What a group and its twenty images show: the first channel tells of these looks in turn."""
+    seen, _ = drawn(3)
+    f = shown(Moments(seen.mean[:20], seen.variance[:20]))
+    f[:, 0] = 0.1 * f[:, 1] + torch.tensor(looks).double().repeat(20)[:20]
+    groups = grouping(None, 20, f)
+    return groups.mean(f), f, groups
+
+
+def test_images_of_one_look_have_their_groups_look() -> None:
+    guess = learned(prior=5.0).guess("norm", torch.float64)
+    together, each = guess(*arriving((0.7,)))
+    assert (each - together).norm(dim=1).mean() < 0.1 * together.norm()
+
+
+def test_images_of_looks_that_differ_have_looks_of_their_own() -> None:
+    guess = learned(prior=5.0).guess("norm", torch.float64)
+    together, each = guess(*arriving((-0.7, 0.7)))
+    assert together[0, 0].abs() < 0.1
+    assert (each[0::2, 0] < -0.5).all()
+    assert (each[1::2, 0] > 0.5).all()
+    assert (each - together)[:, 1:].abs().mean() < 0.1  # what tells the image is not believed
+
+
+def test_what_images_vary_more_than_those_of_a_look_is_what_their_looks_differ() -> None:
+    guess = learned(prior=1e30).guess("norm", torch.float64)
+    shown, f, groups = arriving((-0.7, 0.0, 0.7))
+    z = f @ guess.into
+    differ = torch.minimum((z.var(0) - 1).clamp(min=0), MOST * guess.ratio)
+    gain = guess.ratio / (guess.ratio + (1 + differ) / 20)
+    exact = ((shown @ guess.into) * gain) @ guess.back.T
+    exact = exact + ((z - z.mean(0)) * differ / (1 + differ)) @ guess.back.T
+    torch.testing.assert_close(guess(shown, f, groups)[1], exact)
 
 
 def test_few_looks_leave_directions_empty_and_learning_again_forgets() -> None:
@@ -130,26 +166,32 @@ def test_a_layer_that_was_not_seen_is_named() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_and_gradients_of_layers_that_guess_are_those_of_the_formula(shape: Any) -> None:
-    *inputs, source = given(shape)
+    *inputs, source = given(shape, scale=2.0)
     groups = grouping(IDS, 6, inputs[0])
-    guess = learned(prior=2.0).guess("norm", groups.sizes, torch.float64)
+    guess = learned(prior=2.0).guess("norm", torch.float64)
 
     def plain(x: Tensor, weight: Tensor, bias: Tensor, moves: Tensor) -> Tensor:
-        over = tuple(axis for axis in range(x.dim()) if axis != 1)
         mean, scale = source
-        seen = [torch.var_mean(x[g == IDS], over, correction=0) for g in range(3)]
-        variance, middle = (torch.stack(part) for part in zip(*seen, strict=True))
-        spread = (0.5 * (variance * scale.square()).clamp(min=1e-6).log()).clamp(-2, 2)
-        away = ((middle - mean) * scale).clamp(-3, 3)
-        away, spread = guess(torch.cat((away, spread), 1)).chunk(2, 1)
-        gamma = weight * (-moves[:, 1] * spread).exp()
-        beta = bias - gamma * moves[:, 0] * away
-        wide = (slice(None), slice(None), *[None] * (x.dim() - 2))
-        normal = (x - mean[None][wide]) * scale[None][wide]
-        return normal * gamma[IDS][wide] + beta[IDS][wide]
+        flat = (x.reshape(6, 3, -1) - mean[:, None]) * scale[:, None]
+        members = [flat[g == IDS].transpose(0, 1).flatten(1) for g in range(3)]
+        together, each = (
+            torch.cat(
+                (
+                    values.mean(-1).clamp(-3, 3),
+                    (0.5 * values.var(-1, correction=0).clamp(min=1e-6).log()).clamp(-2, 2),
+                ),
+                1,
+            )
+            for values in (_padded(members), flat)
+        )
+        _, looks = guess(together, each, groups)
+        away, spread = looks.chunk(2, 1)
+        gamma = weight[IDS] * (-moves[IDS, 1] * spread).exp()
+        beta = bias[IDS] - gamma * moves[IDS, 0] * away
+        return (flat * gamma[..., None] + beta[..., None]).reshape(x.shape)
 
     answers = []
-    for compute in (plain, lambda *of: settle(*of, source, groups, guess).output):
+    for compute in (plain, lambda *of: settle_by_looks(*of, source, groups, guess).output):
         leaves = [value.clone().requires_grad_() for value in inputs]
         output = compute(*leaves)
         answers.append((output, *torch.autograd.grad(output.sin().sum(), leaves)))
@@ -157,9 +199,13 @@ def test_answers_and_gradients_of_layers_that_guess_are_those_of_the_formula(sha
         torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-9)
 
 
-CONFIG = Config(
-    generator=channels.Config(layers=1, width=8, heads=2, variation=4, prior=5.0), kin=None
-)
+def _padded(members: list[Tensor]) -> Tensor:
+    """(groups, channels, values) of groups of different sizes, as often as makes them equally many."""
+    longest = math.lcm(*[part.shape[1] for part in members])
+    return torch.stack([part.repeat(1, longest // part.shape[1]) for part in members])
+
+
+CONFIG = Config(generator=channels.Config(layers=1, width=8, heads=2, variation=4, prior=5.0))
 
 
 def images(count: int, seed: int = 0) -> Tensor:
@@ -185,9 +231,8 @@ def test_an_untrained_generator_gives_the_source_bit_for_bit() -> None:
         assert torch.equal(value, source[name].expand_as(value))
 
 
-@pytest.mark.parametrize("kin", [None, 0.3])
-def test_many_groups_at_once_are_a_loop_over_them_and_others_do_not_matter(kin: Any) -> None:
-    made, groups = model(replace(CONFIG, kin=kin)), torch.tensor([0, 1, 0, 2, 1, 0])
+def test_many_groups_at_once_are_a_loop_over_them_and_others_do_not_matter() -> None:
+    made, groups = model(), torch.tensor([0, 1, 0, 2, 1, 0])
     together = made(images(6), groups)
     for group in range(3):
         mine = groups == group
@@ -196,6 +241,25 @@ def test_many_groups_at_once_are_a_loop_over_them_and_others_do_not_matter(kin: 
     spoilt[groups == 1] *= 1e30
     kept = groups != 1
     torch.testing.assert_close(made(spoilt, groups)[kept], together[kept], rtol=1e-12, atol=1e-12)
+
+
+def directions(made: GeneralizeFormer) -> list[Tensor]:
+    assert made.variation is not None
+    return [value.clone() for value in made.variation.buffers()]
+
+
+def test_looks_are_learned_as_layers_move_and_anew_each_time() -> None:
+    made = model(move=0)
+    looks = torch.arange(8).repeat_interleave(6)
+    made.learn_looks(images(48), looks)
+    still = directions(made)
+    made.generator.begin(0.3, 0.1, 0.5)
+    made.learn_looks(images(48), looks)
+    moved = directions(made)
+    made.learn_looks(images(48, seed=9), looks)
+    made.learn_looks(images(48), looks)
+    assert all(map(torch.equal, directions(made), moved))
+    assert not all(map(torch.allclose, still, moved))
 
 
 def test_it_matters_most_to_single_images() -> None:
@@ -212,13 +276,17 @@ def test_it_matters_most_to_single_images() -> None:
 
 
 def test_autocast_leaves_the_guess_its_digits() -> None:
-    seen, _ = drawn(1)
-    guess = learned(prior=5.0).guess("norm", torch.ones(7), torch.float64)
-    f = shown(seen)[:7]
-    exact = guess(f), guess.backward(f)
+    *inputs, source = given(SHAPES[0])
+    groups, guess = grouping(IDS, 6, inputs[0]), learned(prior=5.0).guess("norm", torch.float64)
+    exact = settle_by_looks(*inputs, source, groups, guess)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(guess(f), exact[0])
-        assert torch.equal(guess.backward(f), exact[1])
+        again = settle_by_looks(*inputs, source, groups, guess)
+    assert all(map(torch.equal, again, exact))
+
+
+def test_kin_is_refused_because_looks_tell_images_apart_already() -> None:
+    with pytest.raises(UserError, match="kin and variation were both given"):
+        replace(CONFIG, kin=0.3)
 
 
 def test_gradients_reach_every_weight_of_the_generator() -> None:

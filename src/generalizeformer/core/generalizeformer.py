@@ -29,6 +29,7 @@ from generalizeformer.core.variation import Variation
 from generalizeformer.errors import DataError, ImageError, UserError
 
 AT_ONCE = 128  # source images that are looked at together
+ROUNDS = 3  # of learning looks
 Mirrored = Literal["no", "group", "all"]
 
 
@@ -67,6 +68,11 @@ class Config:
             )
         if self.kin is not None and not self.kin > 0:
             raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
+        guesses = isinstance(self.generator, channels.Config) and self.generator.variation
+        if self.kin is not None and guesses:
+            raise UserError(
+                "config: kin and variation were both given, and both tell images of a group apart; give one of them"
+            )
 
 
 PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False)
@@ -217,6 +223,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     def learn_looks(self, images: Images, looks: Groups) -> None:
         """Learns from source images how statistics vary within a look and between looks; one id of a look per image.
 
+        As φ moves the layers now: what one shows depends on the moves of those before it, so it takes a few rounds.
         Labels are not needed. Does nothing unless `channels.Config.variation` asks for it.
         """
         if self.variation is None:
@@ -228,13 +235,20 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
                 f"looks: got {len(images)} images of {len(alike.sizes)} looks, {int(alike.sizes.min())} of one; give "
                 "two looks or more, of two images or more each"
             )
-        runs = [self._watch(part) for part in images.tensor_split(-(-len(images) // AT_ONCE))]
-        self.variation.learn(joined([run.statistics for run in runs]), alike)
+        self.variation.forget()
+        for _ in range(ROUNDS):
+            runs = [self._moved(part) for part in images.tensor_split(-(-len(images) // AT_ONCE))]
+            self.variation.learn(joined([run.statistics for run in runs]), alike)
 
     def _watch(self, images: Images) -> Output:
         """What every image by itself shows the source model."""
         each = grouping(torch.arange(len(images)), len(images), images)
         return self.network.run(images, each, {}, watch=True)
+
+    def _moved(self, images: Images) -> Output:
+        """What every image by itself shows under the parameters that are generated for it."""
+        seen = self.observe(images, torch.arange(len(images)))
+        return self.network.run(seen.images, seen.grouping, self._generate(seen), watch=True)
 
     def train(self: Model, mode: bool = True) -> Model:
         """Sets φ's mode only: the backbone is not ours, and its twin is always in eval mode."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from generalizeformer.core.groups import Grouping
+from generalizeformer.core.guessing import settle_by_looks
 from generalizeformer.core.normalisers import (
     along,
     channel_axis,
@@ -124,11 +125,11 @@ class GroupedNorm(GroupedLayer):
     ) -> Tensor:
         """x under γ and β that move towards what each group shows this layer in this very run."""
         moves, variation = self.call.params[towards(self.name)], self.call.variation
-        guess = None
-        if variation is not None:
-            exact = torch.promote_types(x.dtype, torch.float32)
-            guess = variation.guess(self.name, grouping.sizes, exact)
-        x, weight, bias = settle(x, weight, bias, moves, source, grouping, guess)
+        if variation is None:
+            x, weight, bias = settle(x, weight, bias, moves, source, grouping)
+        else:
+            guess = variation.guess(self.name, torch.promote_types(x.dtype, torch.float32))
+            x, weight, bias = settle_by_looks(x, weight, bias, moves, source, grouping, guess)
         self.call.settled |= {f"{self.name}.weight": weight, f"{self.name}.bias": bias}
         return x
 

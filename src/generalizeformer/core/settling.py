@@ -1,9 +1,8 @@
 """A norm layer that moves towards what its groups show it in the very run that answers them.
 
 With m and s a group's mean and spread in source units, a part a of the mean and b of log s: γ' = γ s^-b,
-β' = β - γ' a m. Earlier layers have moved already, so what is seen here is what is left of the shift. Where it is known
-how statistics vary, m and log s are the guess that they allow (`core.variation`). The way back is written by hand:
-autograd's own takes many more operations, and their number is what training φ spends its time on.
+β' = β - γ' a m. Earlier layers have moved already, so what is seen here is what is left of the shift. The way back is
+written by hand: autograd's own takes many more operations, and their number is what training φ spends its time on.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from torch.autograd.function import once_differentiable
 from generalizeformer.core.groups import Grouping, Kin
 from generalizeformer.core.shapes import Groups
 from generalizeformer.core.statistics import MEAN_LIMIT, SPREAD_LIMIT, moments, pool
-from generalizeformer.core.variation import Guess
 
 PerGroup = Float[Tensor, "groups channels"]
 PerChannel = Float[Tensor, " channels"]
@@ -55,16 +53,15 @@ def settle(
     moves: Moves,
     source: tuple[PerChannel, PerChannel],
     grouping: Grouping,
-    guess: Guess | None = None,
 ) -> Settled:
     """The normalised x under γ and β that moved. `source`: the running mean and 1/σ."""
     if x.dim() == 2:  # without space
-        settled = settle(x.unsqueeze(-1), weight, bias, moves, source, grouping, guess)
+        settled = settle(x.unsqueeze(-1), weight, bias, moves, source, grouping)
         return settled._replace(output=settled.output.squeeze(-1))
     wide = torch.promote_types(x.dtype, torch.float32)
     parts = (part.to(wide) for part in (weight, bias, moves, *source))
     kin = () if grouping.kin is None else grouping.kin.parts()
-    given = (x, *parts, grouping.ids, grouping.sizes, *kin, *(guess or ()))
+    given = (x, *parts, grouping.ids, grouping.sizes, *kin)
     settled = _Settle.apply(*given) if torch.is_grad_enabled() else _settled(*given)[0]
     output, moved, offset = settled
     return Settled(output, moved.to(weight.dtype), offset.to(weight.dtype))
@@ -79,22 +76,15 @@ def _settled(
     scale: PerChannel,
     ids: Groups,
     sizes: Float[Tensor, " groups"],
-    *others: Tensor,
+    *kin: Tensor,
 ) -> tuple[Settled, _Known]:
-    kin, guess = _parted(others)
     with torch.autocast(x.device.type, enabled=False):  # statistics need their digits
         seen, variance = _pooled(x, _grouping(ids, sizes, kin))
         shift, variance = (seen - mean) * scale, variance * scale.square()
         to_mean, to_spread = moves.unbind(1)
-        away, spread = _shown(shift, variance, guess)
-        # s^-b, from the variance itself where nothing is guessed.
-        narrowed = (
-            variance.clamp(LEAST, MOST).pow(-0.5 * to_spread)
-            if guess is None
-            else (-to_spread * spread).exp()
-        )
+        narrowed = variance.clamp(LEAST, MOST).pow(-0.5 * to_spread)
         moved = weight * narrowed
-        offset = torch.addcmul(bias, moved * to_mean, away, value=-1)
+        offset = torch.addcmul(bias, moved * to_mean, _bounded(shift), value=-1)
         # One multiply-add over the feature map: statistics and affine are folded per group first.
         slope = moved * scale
         folded = torch.stack((slope, torch.addcmul(offset, mean, slope, value=-1)), 1)
@@ -106,9 +96,9 @@ def _settled(
 class _Settle(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mean, scale, ids, sizes, *others = given[3:]
+        mean, scale, ids, sizes, *kin = given[3:]
         settled, known = _settled(x, *given)
-        ctx.save_for_backward(x, mean, scale, ids, sizes, *known, *others)
+        ctx.save_for_backward(x, mean, scale, ids, sizes, *known, *kin)
         ctx.set_materialize_grads(False)
         return settled
 
@@ -117,8 +107,7 @@ class _Settle(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, mean, scale, ids, sizes, *rest = ctx.saved_tensors
         parts = len(_Known._fields)
-        known, others = _Known(*rest[:parts]), rest[parts:]
-        kin, guess = _parted(others)
+        known, kin = _Known(*rest[:parts]), rest[parts:]
         of_output, of_moved, of_offset = gradients
         if of_output is None:  # only γ' and β' were used
             of_output = torch.zeros_like(x)
@@ -129,19 +118,16 @@ class _Settle(torch.autograd.Function):
         # Back through the folding and the move, group by group.
         of_offset = of_start if of_offset is None else of_offset + of_start
         to_mean, to_spread = known.moves.unbind(1)
-        away, spread = _shown(known.shift, known.variance, guess)
+        shift = _bounded(known.shift)
         unfolded = torch.addcmul(of_slope, mean, of_start, value=-1) * scale
         of_moved = unfolded if of_moved is None else of_moved + unfolded
-        of_moved = torch.addcmul(of_moved, of_offset * to_mean, away, value=-1)
-        leaned, pulled = -of_offset * known.moved, -of_moved * known.moved
-        of_moves = torch.stack((leaned * away, pulled * spread), 1)
-        of_shift, of_spread = leaned * to_mean, pulled * to_spread
-        if guess is not None:
-            both = guess.backward(torch.cat((of_shift, of_spread), 1))
-            of_shift, of_spread = both.chunk(2, 1)
+        of_moved = torch.addcmul(of_moved, of_offset * to_mean, shift, value=-1)
+        leaned = of_offset * known.moved
         variance = known.variance.clamp(LEAST, MOST)
-        of_shift = of_shift * (_bounded(known.shift) == known.shift)
-        of_variance = 0.5 * of_spread / variance * (variance == known.variance)
+        pulled = -0.5 * of_moved * known.moved
+        of_moves = torch.stack((-leaned * shift, pulled * variance.log()), 1)
+        of_shift = -leaned * to_mean * (shift == known.shift)
+        of_variance = pulled * to_spread / variance * (variance == known.variance)
         of_variance = of_variance * scale.square()
         of_seen = torch.addcmul(of_shift * scale, known.mean, of_variance, value=-2)
         of_x = None
@@ -150,25 +136,8 @@ class _Settle(torch.autograd.Function):
             shares = torch.stack((of_seen, 2 * of_variance), 1).to(wide) / count
             flat, tilt = _over(_grouping(ids, sizes, kin).shared(shares), x)
             of_x = torch.addcmul(torch.addcmul(flat, x, tilt), of_output, known.slope)
-        none = (None,) * (4 + len(others))
+        none = (None,) * (4 + len(kin))
         return of_x, of_moved * known.narrowed, of_offset, of_moves, *none
-
-
-def _parted(others: Sequence[Tensor]) -> tuple[Sequence[Tensor], Guess | None]:
-    """The parts of `Kin`, if any, and the guess, if any: what comes with them is flat, as autograd wants it."""
-    if len(others) < len(Guess._fields):
-        return others, None
-    start = len(others) - len(Guess._fields)
-    return others[:start], Guess(*others[start:])
-
-
-def _shown(shift: PerGroup, variance: PerGroup, guess: Guess | None) -> tuple[PerGroup, PerGroup]:
-    """Mean and log spread in source units: bounded as they were seen, or what they let guess."""
-    away, spread = _bounded(shift), 0.5 * variance.clamp(LEAST, MOST).log()
-    if guess is None:
-        return away, spread
-    away, spread = guess(torch.cat((away, spread), 1)).chunk(2, 1)
-    return away, spread
 
 
 def _grouping(ids: Groups, sizes: Tensor, kin: Sequence[Tensor]) -> Grouping:

@@ -1,4 +1,4 @@
-"""What a few images show of their look: statistics vary from image to image, and from look to look.
+"""What images show of their looks: statistics vary from image to image, and from look to look.
 
 One image's mean and spread tell more of what it shows than of how all images like it look. Source images under random
 looks show both kinds of variation, and then a look has a best linear guess from n of its images (empirical Bayes). With
@@ -6,6 +6,10 @@ f = (mean, log spread) of a layer's channels in source units, as single images s
 and B how far the means of looks are from the source, that is B (B + W / n)^-1 f. Along the directions that make both
 diagonal this shrinks each by r / (r + 1 / n), r its ratio of B to W; those with the largest ratios are kept. That
 single images have less spread than the source has counts as a look that all have (docs/experiments.md, section 21).
+
+Images that arrive together need not look alike. Along a direction, images of one look vary by 1 (W); what a group
+varies more than that, d, is looks that differ, and then an image's own look is d / (d + 1) of the way from the group's
+mean to the image (section 22).
 """
 
 from collections.abc import Mapping
@@ -20,24 +24,35 @@ from generalizeformer.core.statistics import Moments, Statistics, bounded
 from generalizeformer.errors import SlotError
 
 RIDGE = 0.3  # of the mean variance, added to each: there are fewer images than channels
+MOST = 4.0  # how much looks that arrive together may differ, in units of how much known ones do
 
 
 class Guess(NamedTuple):
-    """A group's statistics f become `trust` · f + ((f @ into) · gain) @ backᵀ. Rows are groups."""
+    """Of one layer: from what groups and their images show to their looks. A row is (mean, log spread)."""
 
     into: Float[Tensor, "both directions"]
     back: Float[Tensor, "both directions"]
-    trust: Float[Tensor, "groups 1"]
-    gain: Float[Tensor, "groups directions"]
+    ratio: Float[Tensor, " directions"]
+    prior: float
 
-    def __call__(self, shown: Float[Tensor, "groups both"]) -> Float[Tensor, "groups both"]:
-        with torch.autocast(shown.device.type, enabled=False):  # sums need their digits
-            return self.trust * shown + ((shown @ self.into) * self.gain) @ self.back.T
+    def __call__(
+        self, shown: Float[Tensor, "groups both"], each: Float[Tensor, "images both"], of: Grouping
+    ) -> tuple[Float[Tensor, "groups both"], Float[Tensor, "images both"]]:
+        """The groups' looks, and the images'."""
+        count = of.sizes.unsqueeze(1).to(shown.dtype)
+        along = each @ self.into
+        apart = along - of.spread(of.mean(along))
+        differ = self._differ(apart.detach(), of, count)
+        trust = count / (count + self.prior)
+        gain = (1 - trust) * self.ratio / (self.ratio + (1 + differ) / count)
+        groups = trust * shown + ((shown @ self.into) * gain) @ self.back.T
+        own = (apart * of.spread(differ / (differ + 1))) @ self.back.T
+        return groups, of.spread(groups) + own
 
-    def backward(self, of: Float[Tensor, "groups both"]) -> Float[Tensor, "groups both"]:
-        """The gradient of what was shown, from that of the guess."""
-        with torch.autocast(of.device.type, enabled=False):
-            return self.trust * of + ((of @ self.back) * self.gain) @ self.into.T
+    def _differ(self, apart: Tensor, of: Grouping, count: Tensor) -> Tensor:
+        """How much a group's images vary along each direction, beyond what images of one look do."""
+        variance = of.mean(apart.square()) * count / (count - 1).clamp(min=1)
+        return (variance - 1).clamp(min=0).minimum(MOST * self.ratio)
 
 
 class Variation(nn.Module):
@@ -55,14 +70,17 @@ class Variation(nn.Module):
                 self.register_buffer(_key(layer, part), torch.zeros(2 * count, most))
             self.register_buffer(_key(layer, "ratio"), torch.zeros(most))
 
-    def guess(self, layer: str, sizes: Float[Tensor, " groups"], dtype: torch.dtype) -> Guess:
-        """For groups of these sizes."""
+    def guess(self, layer: str, dtype: torch.dtype) -> Guess:
+        """For what that layer shows."""
         into, back, ratio = (
             self._part(layer, part).to(dtype) for part in ("into", "back", "ratio")
         )
-        count = sizes.unsqueeze(1).to(dtype)
-        trust = count / (count + self.prior)
-        return Guess(into, back, trust, (1 - trust) * ratio / (ratio + 1 / count))
+        return Guess(into, back, ratio, self.prior)
+
+    def forget(self) -> None:
+        """There are no directions, as in the beginning."""
+        for values in self.buffers():
+            values.zero_()
 
     @torch.no_grad()
     def learn(self, seen: Mapping[str, Moments], looks: Grouping) -> None:

@@ -36,7 +36,7 @@ from generalizeformer.training.erm import Erm
 from generalizeformer.training.joint import Config as JointConfig
 from generalizeformer.training.joint import Joint
 from generalizeformer.training.meta import Config as MetaConfig
-from generalizeformer.training.meta import Meta, Pair, blend
+from generalizeformer.training.meta import Meta, Pair, begin, blend
 
 
 def train_recipe(
@@ -222,10 +222,11 @@ class _Run:
         """A model with a fresh φ, or with that of another one, that has seen these domains and no other."""
         torch.manual_seed(self.recipe.seed)
         model = GeneralizeFormer(backbone, self.recipe.model, self.card).to(self.fabric.device)
-        known = self.data.only(domains)
-        calibrate(model, known, self.preprocessing, self.recipe.calibration)
         if like is not None:
             model.generator = like.generator
+        begin(model.generator, self.recipe.meta)  # looks are learned as φ moves layers
+        known = self.data.only(domains)
+        calibrate(model, known, self.preprocessing, self.recipe.calibration)
         return model
 
     def _card(self, model: GeneralizeFormer) -> Card:

@@ -102,7 +102,7 @@ class Meta:
         self.config, self.fabric = config, fabric
         self.generator = pairs[0].model.generator
         assert all(pair.model.generator is self.generator for pair in pairs)
-        _begin(self.generator, config)
+        begin(self.generator, config)
         # How sure each pair's answers should be. Without it φ is rewarded for making unsure models surer, which moves
         # parameters and mends no answer.
         self.sureness = torch.zeros(len(pairs), device=fabric.device, requires_grad=True)
@@ -192,7 +192,7 @@ class Meta:
         return accuracy(pair.model, pair.validation, self.preprocessing, size, device, looks, limit)
 
 
-def _begin(generator: nn.Module, config: Config) -> None:
-    """The other φ has no moves that are good everywhere, and begins as the source model."""
+def begin(generator: nn.Module, config: Config) -> None:
+    """Sets φ to its first moves. That of rows has none that are good everywhere, and begins as the source model."""
     if isinstance(generator, Channels):
         generator.begin(config.first_move, config.first_pull, config.first_recall)
