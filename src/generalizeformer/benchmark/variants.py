@@ -37,7 +37,7 @@ def _without_prototypes(recipe: Recipe) -> Recipe:
 
 
 def _with_variation(recipe: Recipe) -> Recipe:
-    """Statistics of a few images count as far as they tell of their look, measured on source images under random looks.
+    """Norm layers move to the look that is guessed of each image, as source images under random looks teach it.
 
     The paper's φ takes them as they are.
     """

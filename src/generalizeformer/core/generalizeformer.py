@@ -29,7 +29,7 @@ from generalizeformer.core.variation import Variation
 from generalizeformer.errors import DataError, ImageError, UserError
 
 AT_ONCE = 128  # source images that are looked at together
-ROUNDS = 3  # of learning looks
+ROUNDS = 2  # of learning looks
 Mirrored = Literal["no", "group", "all"]
 
 
