@@ -10,10 +10,11 @@ from torch.nn import functional as F
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.mixture import mixture
 
-from .nets import GENERATORS, digits, images, model_of, perturbed
+from .nets import GENERATORS, KIN, digits, images, model_of, perturbed
 
 GROUPS = torch.tensor([4, -2, 9, 4, 9, 9])
 BOTH = pytest.mark.parametrize("generator", list(GENERATORS))
+WITH_KIN = pytest.mark.parametrize(("generator", "kin"), KIN)
 MEANS = pytest.mark.parametrize("mean", ["logits", "probabilities"])
 
 
@@ -69,9 +70,11 @@ def test_images_are_also_answered_by_models_of_their_own() -> None:
     assert (together - each).abs().max() > 1e-6
 
 
-@BOTH
-def test_an_image_alone_is_answered_as_a_group_of_one_beside_larger_ones(generator: str) -> None:
-    model, x = perturbed(digits(), GENERATORS[generator], singly=True, kin=0.3), images(6)
+@WITH_KIN
+def test_an_image_alone_is_answered_as_a_group_of_one_beside_larger_ones(
+    generator: str, kin: float | None
+) -> None:
+    model, x = perturbed(digits(), GENERATORS[generator], singly=True, kin=kin), images(6)
     groups = torch.tensor([4, 4, 2, 4, 4, 4])
     torch.testing.assert_close(model(x, groups)[2], model(x[2:3])[0], rtol=0, atol=1e-10)
 
@@ -88,10 +91,12 @@ def test_groups_pooled_from_images_are_seen_as_groups(generator: str) -> None:
         torch.testing.assert_close(pooled.gradients[name], gradient)
 
 
-@BOTH
-def test_an_untrained_generator_is_the_source_model_singly_too(generator: str) -> None:
+@WITH_KIN
+def test_an_untrained_generator_is_the_source_model_singly_too(
+    generator: str, kin: float | None
+) -> None:
     backbone = digits()
-    model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True, kin=0.3)
+    model = model_of(backbone, GENERATORS[generator], strengths=(0.0, 1.0), singly=True, kin=kin)
     alone = model_of(backbone)(images(6), GROUPS)
     exact = 1e-15 * (generator in ("settling", "varying"))
     torch.testing.assert_close(model(images(6), GROUPS), alone, rtol=0, atol=exact)
@@ -120,8 +125,7 @@ def _run(model: GeneralizeFormer, x: Tensor, groups: Tensor, shown: Tensor) -> T
     return model.network.run(shown, seen.grouping, parameters).logits
 
 
-@pytest.mark.parametrize("kin", [None, 0.3])
-@BOTH
+@WITH_KIN
 def test_every_part_of_the_mean_teaches_phi_and_nothing_else(
     generator: str, kin: float | None
 ) -> None:
