@@ -39,7 +39,7 @@ def _without_prototypes(recipe: Recipe) -> Recipe:
 def _with_variation(recipe: Recipe) -> Recipe:
     """Norm layers move to the look that is guessed of each image, as source images under random looks teach it.
 
-    The paper's φ takes them as they are.
+    The paper's φ has no such moves.
     """
     generator = recipe.model.generator
     if isinstance(generator, channels.Config):
