@@ -65,7 +65,7 @@ def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
         size = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32)
         square = size.square() / x[0, 0].numel()
         return Moments(mean, (square - mean.square()).clamp(min=0))
-    if x.device.type == "cpu":  # where var_mean mostly takes longer, of small maps up to nine times
+    if x.device.type == "cpu":  # where var_mean mostly takes longer, of small maps up to ten times
         mean = x.mean(space, keepdim=True)
         return Moments(mean.flatten(1), (x - mean).square().mean(space))
     variance, mean = torch.var_mean(x, space, correction=0)
