@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from generalizeformer.core.generators import _norms, channels, rows
-from generalizeformer.core.generators._units import relative, rms
+from generalizeformer.core.generators._units import Owners, relative, rms
 from generalizeformer.core.observation import Observation
 from generalizeformer.core.slots import Selection, towards
 from generalizeformer.core.statistics import Statistics
@@ -237,6 +237,23 @@ def test_one_entry_that_outgrows_its_slot_is_clipped() -> None:
 def test_gradients_that_are_rounding_noise_are_not_blown_up() -> None:
     scaled, _ = relative(1e-12 * torch.ones(2, 3), 1e-5)
     assert scaled.abs().max() < 1e-6
+
+
+def test_the_mean_of_thousands_keeps_its_digits_in_half_precision() -> None:
+    values = torch.ones(1, 5000, 1, dtype=torch.bfloat16)
+    mean = Owners.of([1000, 4000], values.device).mean(values)
+    assert mean.dtype == torch.bfloat16
+    assert mean.flatten().tolist() == [1, 1]
+
+
+def test_a_slot_s_token_is_the_mean_of_its_encoded_elements() -> None:
+    model = perturbed(digits(), CHANNELS)
+    generator, seen = model.generator, model.observe(images(6), GROUPS)
+    hidden = generator._encode("norm", model.slots.parameters_of(model.backbone), seen)
+    encoded = generator.encode["norm"][-1](hidden)
+    widths = [slot.size[1] for slot in generator.kinds["norm"]]
+    each = [part.mean(1) for part in encoded.split(widths, 1)]
+    torch.testing.assert_close(generator._pool("norm", hidden), torch.stack(each, 1))
 
 
 @pytest.mark.parametrize("module", [channels, rows])

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
+from generalizeformer import memory
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.leave_one_out import finish
 from generalizeformer.benchmark.time_limit import TimeLimit
@@ -78,6 +79,7 @@ class _Here:
 
 
 def _begin(place: Place, jobs: int) -> None:
+    memory.keep()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     _Here.place, _Here.domains = place, place.load()
     _Here.fabric = Fabric(accelerator=place.accelerator, devices=1, precision=place.precision)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tyro
 
-from generalizeformer import __version__
+from generalizeformer import __version__, memory
 from generalizeformer.cli import data
 from generalizeformer.cli.benchmark import benchmark
 from generalizeformer.cli.demo import demo
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments == ["--version"]:
         print(__version__)
         return
+    memory.keep()
     try:
         _run(arguments)
     except BrokenPipeError:  # the reader, such as `head`, has had enough

@@ -50,9 +50,11 @@ class Owners:
     def mean(
         self, values: Float[Tensor, "groups elements width"]
     ) -> Float[Tensor, "groups slots width"]:
-        """The mean over each slot's elements."""
-        total = values.new_zeros(len(values), len(self.counts), values.shape[2])
-        return total.index_add(1, self.ids, values) / self.counts.unsqueeze(1)
+        """The mean over each slot's elements. Summed in single precision at least: thousands need their digits."""
+        wide = values.to(torch.promote_types(values.dtype, torch.float32))
+        total = wide.new_zeros(len(values), len(self.counts), values.shape[2])
+        mean = total.index_add(1, self.ids, wide) / self.counts.unsqueeze(1)
+        return mean.to(values.dtype)
 
     def spread(
         self, values: Float[Tensor, "groups slots width"]

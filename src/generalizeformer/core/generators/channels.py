@@ -17,7 +17,7 @@ of the answering run, in which earlier layers have moved already.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,6 @@ class Channels(nn.Module):
         kinds = sorted({slot.kind for slot in slots})
         self.kinds = {kind: [slot for slot in slots if slot.kind == kind] for kind in kinds}
         self.depth = [depth[slot.layer] for mine in self.kinds.values() for slot in mine]
-        self.counts = [FAMILIES[k].elements(s) for k, mine in self.kinds.items() for s in mine]
         self.encode = nn.ModuleDict({k: _mlp(FAMILIES[k].DESCRIPTORS, width, width) for k in kinds})
         moves = {k: FAMILIES[k].MOVES + _rows.recalls(k, config) for k in kinds}
         self.decode = nn.ModuleDict({k: _mlp(2 * width, width, moves[k]) for k in kinds})
@@ -118,24 +117,13 @@ class Channels(nn.Module):
         )
 
     def forward(self, source: Params, seen: Observation) -> Params:
-        encoded = [self._encode(kind, source, seen) for kind in self.kinds]
-        elements = torch.cat(encoded, 1)  # (groups, elements of all slots, width)
-        owners = Owners.of(self.counts, elements.device)
-        tokens = owners.mean(elements) + self._place(elements) + self._about(seen)
-        context = self.mix(tokens)
-        if self.config.detail:
-            parts = torch.split(
-                torch.cat([elements, owners.spread(context)], -1), [e.shape[1] for e in encoded], 1
-            )
-        else:  # what is alike for all elements of a slot is decoded once
-            known = torch.cat([torch.zeros_like(context), context], -1)
-            parts = torch.split(known, [len(mine) for mine in self.kinds.values()], 1)
+        hidden = {kind: self._encode(kind, source, seen) for kind in self.kinds}
+        tokens = torch.cat([self._pool(kind, many) for kind, many in hidden.items()], 1)
+        context = self.mix(tokens + self._place(tokens) + self._about(seen))
+        parts = torch.split(context, [len(mine) for mine in self.kinds.values()], 1)
         target: Params = {}
         for (kind, mine), part in zip(self.kinds.items(), parts, strict=True):
-            moves = self.decode[kind](part).tanh()
-            if not self.config.detail:
-                widths = [FAMILIES[kind].elements(slot) for slot in mine]
-                moves = Owners.of(widths, moves.device).spread(moves)
+            moves = self._moves(kind, hidden[kind], part)
             target |= FAMILIES[kind].apply(mine, source, seen, moves, self.config)
         return target
 
@@ -156,11 +144,37 @@ class Channels(nn.Module):
                 self.decode[kind][-1].bias[moves] = math.atanh(part)  # type: ignore[index]
 
     def _encode(self, kind: Kind, source: Params, seen: Observation) -> Tensor:
-        """(groups, elements, width): the elements of all slots of a kind, in one pass."""
+        """(groups, elements, width): the elements of all slots of a kind, in one pass, but for the last layer."""
         described = FAMILIES[kind].describe(self.kinds[kind], source, seen, self.config.inputs)
-        return self.encode[kind](  # type: ignore[no-any-return]
-            perturb(described, self.config.noise if self.training else 0.0)
-        )
+        values = perturb(described, self.config.noise if self.training else 0.0)
+        for layer in self._encoder(kind)[:-1]:
+            values = layer(values)
+        return values
+
+    def _pool(self, kind: Kind, hidden: Tensor) -> Tensor:
+        """(groups, slots, width): the mean of what is encoded of each slot's elements.
+
+        The last layer is linear, so it may come after the mean: a token of each slot instead of thousands of channels.
+        """
+        return self._encoder(kind)[-1](self._owners(kind, hidden).mean(hidden))  # type: ignore[no-any-return]
+
+    def _moves(self, kind: Kind, hidden: Tensor, context: Tensor) -> Tensor:
+        """(groups, elements, moves) of a kind, from -1 to 1."""
+        owners = self._owners(kind, hidden)
+        if self.config.detail:
+            own = self._encoder(kind)[-1](hidden)
+            known = torch.cat([own, owners.spread(context)], -1)
+            return self.decode[kind](known).tanh()  # type: ignore[no-any-return]
+        # What is alike for all elements of a slot is decoded once.
+        known = torch.cat([torch.zeros_like(context), context], -1)
+        return owners.spread(self.decode[kind](known).tanh())
+
+    def _encoder(self, kind: Kind) -> nn.Sequential:
+        return cast(nn.Sequential, self.encode[kind])
+
+    def _owners(self, kind: Kind, like: Tensor) -> Owners:
+        counts = [FAMILIES[kind].elements(slot) for slot in self.kinds[kind]]
+        return Owners.of(counts, like.device)
 
     def _place(self, like: Tensor) -> Tensor:
         """(slots, width): how deep in the network each slot lies."""
