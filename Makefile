@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: help demo pacs test lint format slow clean
 
 help:
-	@echo "make demo   train on rotated digits, compare five methods, write a page (4 minutes on 2 cores)"
+	@echo "make demo   train on rotated digits, compare five methods, write a page (2 minutes on 2 cores)"
 	@echo "make pacs   what results/pacs/plan.json has no records of yet (hours on a GPU); ROOT=folder of the images,"
 	@echo "            PARTS='main sizes' for some parts of it only, FLAGS='--jobs 9' for a large GPU"
 	@echo "make test   lint, then every test that needs no GPU and no downloaded data"
