@@ -55,13 +55,9 @@ def near(data: DomainDataset, device: torch.device) -> DomainDataset:
 
 
 def placed(module: nn.Module, device: torch.device) -> nn.Module:
-    """The module on that device, where it is faster so with its channels last.
-
-    On a GPU that halves the time of convolutions; on two CPU cores a training step is 1.0 to 2.9 times as fast.
-    """
+    """The module on that device; on a GPU with its channels last, which halves the time of convolutions."""
     module = module.to(device)
-    faster = device.type in ("cuda", "cpu")
-    return module.to(memory_format=torch.channels_last) if faster else module
+    return module.to(memory_format=torch.channels_last) if device.type == "cuda" else module
 
 
 def origin(start: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> dict[str, Any]:
