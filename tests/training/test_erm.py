@@ -15,6 +15,7 @@ from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training import erm, meta
 from generalizeformer.training._recipe import Recipe
 from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._start import placed
 
 from .toys import PREPROCESSING, fabric, network, same, seeded, sources, state
 
@@ -36,7 +37,7 @@ def test_it_learns_a_tiny_set_by_heart() -> None:
 
 def test_an_update_is_a_plain_adamw_step_on_the_pooled_images() -> None:
     backbone = network()
-    plain = copy.deepcopy(backbone)
+    plain = placed(copy.deepcopy(backbone), torch.device("cpu"))
     method = erm_of(backbone)
     loss = method.update(20, seeded(3))["loss"]
 

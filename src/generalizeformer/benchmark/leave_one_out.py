@@ -23,7 +23,7 @@ from generalizeformer.data.splits import split_all
 from generalizeformer.errors import CheckpointError
 from generalizeformer.training._loop import Report
 from generalizeformer.training._run import train_recipe
-from generalizeformer.training._start import fingerprint, near
+from generalizeformer.training._start import fingerprint, near, placed
 
 
 def finish(
@@ -87,7 +87,7 @@ def _bench(
         sources, validation=recipe.validation, seed=recipe.seed, division=recipe.division
     )
     target = near(met(cell, domains, fabric.device), fabric.device)
-    return Bench(model.eval(), target, near(held, fabric.device), cell)
+    return Bench(placed(model, fabric.device).eval(), target, near(held, fabric.device), cell)
 
 
 def _let_go(fabric: Fabric) -> None:

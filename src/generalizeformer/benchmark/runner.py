@@ -104,9 +104,9 @@ def compare(
     for stream in streams:  # one that cannot flow is told before the first method runs
         stream.arrivals(dataset)
     records = []
-    plain: dict[tuple[int, int], dict[str, float]] = {}  # the same for all methods: asked once
+    plain: dict[Any, dict[str, float]] = {}  # the same for all methods: asked once
     for stream in streams:
-        visit = (stream.batch_size, stream.seed)
+        visit = (stream.batch_size, stream.seed, stream.limit)
         for method in methods:
             if report is not None:
                 report(method, stream)
@@ -135,7 +135,8 @@ def run(
     """One method on one stream: the images go in, the truth is kept here.
 
     `sources`: source validation images, which the plain source model answers before and the method after the
-    stream, in batches of the same size. `before`: what the plain source model has on them, where that is known.
+    stream, in batches of the same size and, where the stream has a limit, no more of each domain. `before`: what
+    the plain source model has on them, where that is known.
     `read`: how the stream's images come.
     """
     held = _allocated(source)
@@ -200,8 +201,12 @@ def _score(
 def _recalled(
     adapter: Adapter, source: GeneralizeFormer, sources: DomainDataset, stream: Stream
 ) -> dict[str, float]:
-    """Percent on every source domain, in shuffled batches of the stream's size; the method learns nothing."""
-    visits = {name: Stream((name,), stream.batch_size, stream.seed) for name in sources.names}
+    """Percent on every source domain, shuffled, in batches of the stream's size and no more images than it may have.
+
+    The method learns nothing.
+    """
+    size, seed, limit = stream.batch_size, stream.seed, stream.limit
+    visits = {name: Stream((name,), size, seed, limit) for name in sources.names}
     return {
         name: percent(_score(adapter, _recall, source, sources, visit).right)
         for name, visit in visits.items()

@@ -59,6 +59,7 @@ def evaluate(
     """
     from generalizeformer.benchmark.records import write
     from generalizeformer.core.generalizeformer import GeneralizeFormer
+    from generalizeformer.training._start import placed
 
     check_model(run)
     folder = out or run / "evaluation"
@@ -66,7 +67,7 @@ def evaluate(
     if choose is not None and choose < 1:
         raise UserError(f"choose: got {choose}; give the number of images, 1 or more")
     chosen, own = known_methods(methods), method_settings(settings)
-    model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
+    model = placed(GeneralizeFormer.from_pretrained(run), pick_device(device))
     stored = arriving.stored()
     named = tuple(word for stream in stored for word in stream.targets) or arriving.targets
     domains, words = target_domains(model.card, named, root)

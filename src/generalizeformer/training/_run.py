@@ -30,6 +30,7 @@ from generalizeformer.training._start import (
     near,
     origin,
     placed,
+    plain,
 )
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
@@ -88,7 +89,7 @@ class _Run:
         self.data, self.held = self._divide(sources)
 
     def model(self) -> GeneralizeFormer:
-        model = self._joint() if self.recipe.episodes == "joint" else self._staged()
+        model = plain(self._joint() if self.recipe.episodes == "joint" else self._staged())
         model.companions = {name: self._companion(name, model) for name in self.recipe.also}
         model.card = self._card(model)
         if self.fabric.global_rank == 0:
@@ -230,15 +231,15 @@ class _Run:
         return model
 
     def _card(self, model: GeneralizeFormer) -> Card:
-        plain, adapted = None, None
+        unadapted, adapted = None, None
         if self.scored:
             held, device = self.held, self.fabric.device
-            plain, adapted = mean_accuracies(model, held, self.preprocessing, device)
+            unadapted, adapted = mean_accuracies(model, held, self.preprocessing, device)
         return replace(
             model.card,
             sources=self.data.names,
             seed=self.recipe.seed,
             training=f"{self.recipe.episodes} episodes, {self.recipe.meta.steps} steps",
-            source_accuracy=plain,
+            source_accuracy=unadapted,
             adapted_accuracy=adapted,
         )

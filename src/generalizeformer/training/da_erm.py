@@ -10,7 +10,7 @@ penalty, which theirs can add.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,6 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
 
-from generalizeformer.core.companions.da_erm import DaErm as Network
 from generalizeformer.core.companions.da_erm import Embedding, Online
 from generalizeformer.core.companions.da_erm import build as build_network
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -101,7 +100,7 @@ class DaErm:
     ) -> None:
         check(train)
         network = build_network(model.backbone, model.classes).requires_grad_()
-        self.network = cast(Network, placed(network, fabric.device))
+        self.network = placed(network, fabric.device)
         self.data, self.validation, self.preprocessing = train, validation, preprocessing
         self.config, self.fabric = config, fabric
         own = list(self.network.embedder.parameters())

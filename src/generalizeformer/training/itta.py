@@ -9,7 +9,7 @@ theirs from ImageNet.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.companions._styles import draw_mixing
-from generalizeformer.core.companions.itta import Itta as Network
 from generalizeformer.core.companions.itta import Online, Pace, Seen
 from generalizeformer.core.companions.itta import build as build_network
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -69,7 +68,7 @@ class Itta:
         fabric: Fabric,
     ) -> None:
         network = build_network(model.backbone, model.classes).requires_grad_()
-        self.network = cast(Network, placed(network, fabric.device)).eval()
+        self.network = placed(network, fabric.device).eval()
         self.data, self.validation, self.preprocessing = train, validation, preprocessing
         self.config, self.fabric = config, fabric
         fused = fabric.device.type == "cuda" or None
