@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from generalizeformer.benchmark.figures import few
+from generalizeformer.benchmark.figures import accuracy_bars, batch_lines, few
 from generalizeformer.benchmark.pages import demo_page, evaluation_page
 from generalizeformer.benchmark.report import Section, write_page
 from generalizeformer.benchmark.tables import accuracy_table
@@ -106,6 +106,31 @@ def test_the_demo_claims_no_settings_but_those_it_lists(tmp_path: Path) -> None:
 def test_a_method_that_ran_in_some_settings_only_can_be_drawn(tmp_path: Path) -> None:
     evaluation_page(tmp_path / "page.html", "t", [record(), record(method="tent", batch_size=1)])
     assert ">tent<" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_means_over_fewer_targets_are_not_drawn_beside_others() -> None:
+    """A method that met the easy target only in one batch size would seem to be better there."""
+    met = [
+        record(method=method, targets=(target,), batch_size=size, accuracy=accuracy)
+        for method in ("source", "tent")
+        for target, accuracy in (("easy", 90.0), ("hard", 50.0))
+        for size in (1, 20, 64)
+    ]
+    partly = [r for r in met if r.method == "source" or r.targets == ("easy",)]
+    assert ">tent<" in batch_lines(met)
+    assert ">tent<" not in batch_lines(partly)
+    assert ">tent<" in accuracy_bars(met)
+    assert ">tent<" not in accuracy_bars(partly)
+
+
+@pytest.mark.parametrize("settings", [1, 5])
+def test_any_number_of_methods_and_settings_can_be_drawn(settings: int) -> None:
+    names = [f"method {number}" for number in range(40)]
+    drawn = accuracy_bars(
+        [record(method=name, batch_size=1 + size) for name in names for size in range(settings)]
+    )
+    assert all(f">{name}<" in drawn for name in names)
+    assert drawn.count(", batches of ") == settings
 
 
 def test_no_display_is_needed_and_no_backend_is_changed(tmp_path: Path) -> None:

@@ -77,6 +77,20 @@ def test_parts_can_be_chosen_and_go_elsewhere(
     assert told(out) == {"source": ["5"], "alpha_bn": ["3"], "alpha_bn_oracle": ["3"]}
 
 
+def test_what_is_recorded_can_be_told_without_making_more(folder: Path, command: Command) -> None:
+    asked = ("reproduce", folder, "--device", "cpu")
+    assert command(*asked, "--parts", "others").status == 0
+    before = (folder / "page.html").read_bytes()
+    (folder / "page.html").unlink()
+    (folder / "summary.json").unlink()
+    ended = command(*asked, "--only-tell")
+    assert ended.status == 0, ended.err
+    assert told(folder) == {"alpha_bn": ["3"], "alpha_bn_oracle": ["3"]}
+    assert (folder / "page.html").read_bytes() == before
+    assert "dynamic: no records yet" in ended.out
+    assert not (folder / "dynamic").exists()
+
+
 def test_a_method_is_recorded_again_once_the_code_is_another(
     folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,18 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from generalizeformer.benchmark.records import ORACLE, Record
-from generalizeformer.benchmark.tables import batch_sizes, by_target, method_names, seed_means
+from generalizeformer.benchmark.tables import (
+    batch_sizes,
+    by_target,
+    method_names,
+    seed_means,
+    whole,
+)
 from generalizeformer.core.change import Change
 from generalizeformer.errors import UserError
 
 COLOURS = ("#8d99ae", "#e9a23b", "#c8553d", "#588157", "#2b59c3", "#6d597a", "#00798c")
+ACROSS = 4  # panels beside each other
 
 
 def check_plots() -> None:
@@ -25,25 +32,40 @@ def check_plots() -> None:
 
 
 def accuracy_bars(records: Sequence[Record]) -> str:
-    """Mean accuracy of every method in every setting, seeds as dots."""
-    methods, settings = _names(records)
-    figure, axes = _axes(1.6 + 1.9 * len(settings), 3.2)
-    width = 0.8 / len(methods)
-    for number, method in enumerate(methods):
-        places = [s + (number - (len(methods) - 1) / 2) * width for s in range(len(settings))]
-        values = [seed_means(records, method, setting) for setting in settings]
-        heights = [_mean(v) for v in values]
-        axes.bar(places, heights, width * 0.92, color=_colour(number), label=method)
-        for place, seeds in zip(places, values, strict=True):
-            axes.scatter([place] * len(seeds), seeds, s=7, color="black", zorder=3)
-    lowest = min(value for m in methods for s in settings for value in seed_means(records, m, s))
-    axes.set_ylim(bottom=max(0, lowest - 8))
-    axes.set_xticks(range(len(settings)), settings)
-    axes.set_ylabel("accuracy, %")
-    axes.legend(
-        frameon=False, ncols=len(methods), fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1)
-    )
+    """Mean accuracy, a panel for every setting, seeds as dots, the best of the first on top; dotted: the source's.
+
+    Of methods that met all streams of a setting, as in the tables.
+    """
+    named, settings = _names(records)
+    found = {(m, s): seed_means(records, m, s) for m in named for s in settings}
+    told = [m for m in named if any(found[m, s] for s in settings)]
+    methods = sorted(told, key=lambda m: [_mean(found[m, s]) for s in settings])
+    columns = min(len(settings), ACROSS)
+    rows = -(-len(settings) // columns)
+    figure = _figure(1.6 + 2.1 * columns, 0.4 + rows * (0.5 + 0.24 * len(methods)))
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes in panels[len(settings) :]:
+        axes.set_visible(False)
+    for axes, setting in zip(panels, settings, strict=False):
+        _bars(axes, {m: found[m, setting] for m in methods})
+        axes.set_title(setting, fontsize=9)
+    lowest = min((value for values in found.values() for value in values), default=0.0)
+    panels[0].set_xlim(left=max(0, lowest - 8))
+    panels[0].set_yticks(range(len(methods)), methods, fontsize=8)
+    figure.supxlabel("accuracy, %", fontsize=9)
+    figure.tight_layout()
     return _svg(figure)
+
+
+def _bars(axes: Any, values: Mapping[str, Sequence[float]]) -> None:
+    """A bar for every method, its seeds as dots, and a line where the source model is."""
+    for place, (method, seeds) in enumerate(values.items()):
+        hatch = "///" if method.endswith(ORACLE) else None
+        axes.barh(place, _mean(seeds), 0.75, color=_role(method), edgecolor="white", hatch=hatch)
+        axes.scatter(seeds, [place] * len(seeds), s=6, color="black", zorder=3)
+    if plain := values.get("source"):
+        axes.axvline(_mean(plain), color="#444444", linewidth=0.8, linestyle=":")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def target_lines(records: Sequence[Record], sources: dict[str, float], setting: str) -> str:
@@ -70,21 +92,29 @@ def target_lines(records: Sequence[Record], sources: dict[str, float], setting: 
 
 
 def batch_lines(records: Sequence[Record]) -> str:
-    """Mean accuracy of every method over the batch sizes; oracles dashed."""
+    """Mean accuracy over the batch sizes, of methods that met all streams of several; oracles dashed."""
     figure, axes = _axes(6.2, 3.2)
-    for number, method in enumerate(method_names(records)):
-        mine = [record for record in records if record.method == method]
-        sizes = batch_sizes(mine)
-        heights = [_mean([r.accuracy for r in mine if r.batch_size == size]) for size in sizes]
+    here = {size: [r for r in records if r.batch_size == size] for size in batch_sizes(records)}
+    for number, (method, points) in enumerate(_over_sizes(here).items()):
         style = "o--" if method.endswith(ORACLE) else "o-"
-        axes.plot(sizes, heights, style, color=_colour(number), label=method)
+        axes.plot(*zip(*points.items(), strict=True), style, color=_colour(number), label=method)
     axes.set_xscale("log")
-    axes.set_xticks(batch_sizes(records), map(str, batch_sizes(records)))
+    axes.set_xticks(list(here), map(str, here))
     axes.minorticks_off()
     axes.set_xlabel("images per batch")
     axes.set_ylabel("accuracy, %")
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return _svg(figure)
+
+
+def _over_sizes(records: Mapping[int, Sequence[Record]]) -> dict[str, dict[int, float]]:
+    """By method and batch size the mean accuracy, of methods with more than one size where there are any."""
+    found: dict[str, dict[int, float]] = {}
+    for size, here in records.items():
+        for method in method_names(here):
+            if mine := whole(here, method):
+                found.setdefault(method, {})[size] = _mean([r.accuracy for r in mine])
+    return {m: points for m, points in found.items() if len(points) > 1} or found
 
 
 def interval_lines(differences: Mapping[str, tuple[float, float, float]]) -> str:
@@ -141,6 +171,13 @@ def _names(records: Sequence[Record]) -> tuple[list[str], list[str]]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+def _role(method: str) -> str:
+    """Grey for what all are compared with, blue for us, and one colour for all others: their names stand beside."""
+    if method.startswith("generalizeformer"):
+        return COLOURS[4]
+    return COLOURS[0] if method in ("source", "mirror") else COLOURS[1]
 
 
 def _colour(number: int) -> str:

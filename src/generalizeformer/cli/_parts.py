@@ -164,6 +164,7 @@ class Machine:
             trainings from their last validation, methods from their last record.
         again: Records of other commits that are to be replaced, by the names that they have in the tables. Trained
             models are not: for new ones, move the folder `models` away.
+        only_tell: Make no record; tell what there is in tables, summaries and pages.
     """
 
     root: Path | None = None
@@ -171,6 +172,7 @@ class Machine:
     jobs: int = 1
     minutes: float | None = None
     again: tuple[str, ...] = ()
+    only_tell: bool = False
 
     def check(self) -> None:
         if self.jobs < 1:

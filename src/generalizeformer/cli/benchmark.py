@@ -67,7 +67,9 @@ def record(
     load = partial(_domains, choice)
     place = Place(load, device.device.type, precision, out, commit, end, where.again)
     try:
-        if where.jobs > 1:
+        if where.only_tell:
+            aside.print("no record is made", soft_wrap=True)
+        elif where.jobs > 1:
             _side_by_side(cells, place, where.jobs)
         else:
             _finish(cells, domains, place, device)
