@@ -104,8 +104,8 @@ def test_started_again_it_has_nothing_to_do_and_says_the_same(done: Any, command
         f"summary: {out / 'summary.json'}",
         f"page: {out / 'page.html'}",
     ]
-    assert "cell 1 of 4: a, seed 0, generalizeformer\n" in ended.err
-    assert "cell 4 of 4: c, seed 0, generalizeformer_paper\n" in ended.err
+    assert "cell 1 of 4: main, a, seed 0, generalizeformer\n" in ended.err
+    assert "cell 4 of 4: main, c, seed 0, generalizeformer_paper\n" in ended.err
 
 
 def test_a_missing_cell_is_made_again_and_is_the_same(done: Any, command: Command) -> None:
@@ -235,6 +235,8 @@ def test_cells_side_by_side_give_what_they_give_one_after_another(
     ended = command(words[0], tmp_path / "out", *words[2:], "--jobs", "2")
     assert ended.status == 0
     assert untimed(out) == untimed(tmp_path / "out")
+    lines = [line for line in ended.err.splitlines() if line.startswith("finished ")]
+    assert [line.split(":")[0] for line in lines] == [f"finished {n} of 4" for n in (1, 2, 3, 4)]
     mine, theirs = ({p.name for p in (f / "backbones").iterdir()} for f in (tmp_path / "out", out))
     assert len(mine) == 5  # of b and c, of a and b, of each alone
     assert mine <= theirs  # which other suites have added to

@@ -97,20 +97,29 @@ def _finish(
     from generalizeformer.benchmark.leave_one_out import finish
 
     for number, cell in enumerate(cells, start=1):
-        words = f"cell {number} of {len(cells)}: {cell.target}, seed {cell.seed}, {cell.training}"
-        aside.print(words, soft_wrap=True)
+        aside.print(f"cell {number} of {len(cells)}: {_words(cell)}", soft_wrap=True)
         with stage_progress() as bars:
             report = bars if place.limit is None else place.limit.watched(bars)
             finish(cell, domains, place.folder, where, report, place.commit, place.again)
 
 
 def _side_by_side(cells: "Sequence[Cell]", place: "Place", jobs: int) -> None:
-    """Several cells at a time, with one bar."""
+    """Several cells at a time, with one bar, and a line for each that is finished: logs have no bars."""
     from generalizeformer.benchmark.side_by_side import finish_together
 
     with stage_progress() as report:
+
+        def tell(cell: "Cell", done: int) -> None:
+            aside.print(f"finished {done} of {len(cells)}: {_words(cell)}", soft_wrap=True)
+            report("cells", done, len(cells), {})
+
         report("cells", 0, len(cells), {})
-        finish_together(cells, place, jobs, lambda _, done: report("cells", done, len(cells), {}))
+        finish_together(cells, place, jobs, tell)
+
+
+def _words(cell: "Cell") -> str:
+    """A cell, to people."""
+    return f"{cell.suite}, {cell.target}, seed {cell.seed}, {cell.training}"
 
 
 def _domains(choice: Choice) -> "DomainDataset":
