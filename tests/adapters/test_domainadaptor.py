@@ -270,3 +270,12 @@ def test_a_loss_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) 
         UserError, match=r"^domainadaptor: loss is 'gem'; choose one of: gem-t, gem-skd, em$"
     ):
         Config(loss="gem")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", ["gem-t", "gem-skd", "em"])
+def test_a_single_class_has_no_entropy(loss: Any) -> None:
+    logits = torch.randn(3, 1).double().requires_grad_()
+    found = generalised_entropy(logits, Config(loss=loss))
+    (slope,) = torch.autograd.grad(found, logits)
+    assert found == 0
+    assert torch.equal(slope, torch.zeros(3, 1).double())

@@ -141,6 +141,51 @@ def test_t3a_before_the_first_image_answers_like_rows_of_one_length_without_bias
     assert torch.equal(got.argmax(1), plain(source, images).argmax(1))
 
 
+def test_t3a_before_the_first_image_knows_neither_the_lengths_of_rows_nor_the_bias(
+    source: GeneralizeFormer, images: Tensor
+) -> None:
+    """As long as every row is itself taken for its own class."""
+    classifier = source.backbone.get_submodule(source.slots.classifier)
+    assert isinstance(classifier, nn.Linear)
+    with torch.no_grad():
+        classifier.weight.mul_(torch.tensor([0.8, 1, 1.3, 0.7, 1.2]).double().unsqueeze(1))
+        classifier.bias.copy_(torch.tensor([0.3, -0.1, 0, 0.2, -0.2]))
+    lengths = classifier.weight.detach().norm(dim=1)
+    expected = (plain(source, images) - classifier.bias.detach()) / lengths
+    got = build("t3a", source, t3a.Config()).predict(images)
+    assert torch.equal(got.argmax(1), expected.argmax(1))
+    assert not torch.equal(got.argmax(1), plain(source, images).argmax(1))
+
+
+def test_t3a_without_bias_and_filter_does_not_know_the_scale_of_features(
+    source: GeneralizeFormer, images: Tensor
+) -> None:
+    """Longer features are surer, but votes count alike and templates are directions."""
+    classifier = source.backbone.get_submodule(source.slots.classifier)
+    assert isinstance(classifier, nn.Linear)
+    with torch.no_grad():
+        classifier.bias.zero_()
+    everything = t3a.Config(supports=None)
+    before = replay(build("t3a", source, everything), images)
+    last = [m for m in source.backbone.modules() if isinstance(m, nn.BatchNorm2d)][-1]
+    with torch.no_grad():  # ReLU and the mean over places keep a common factor
+        last.weight.mul_(3)
+        last.bias.mul_(3)
+    after = replay(build("t3a", source, everything), images)
+    assert torch.equal(after.argmax(1), before.argmax(1))
+    torch.testing.assert_close(after, 3 * before)
+
+
+@pytest.mark.parametrize("method", ["t3a", "tast", "adanpc"])
+def test_those_with_a_memory_predict_without_seeing_who_else_is_in_the_batch(
+    method: str, source: GeneralizeFormer, images: Tensor
+) -> None:
+    adapter = build(method, source)
+    replay(adapter, images)
+    alone = torch.cat([adapter.predict(image[None]) for image in images[:6]])
+    torch.testing.assert_close(adapter.predict(images[:6]), alone, rtol=0, atol=1e-8)
+
+
 def test_adanpc_that_trusts_nobody_keeps_no_state(source: GeneralizeFormer, images: Tensor) -> None:
     careful = adanpc.Config(confidence=1.0)
     adapter = build("adanpc", source, careful)

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from recordings import assert_agree, recorded
 from torch import Tensor, nn
 
 from generalizeformer import seeds
 from generalizeformer.adapters import itta
-from generalizeformer.core.companions._styles import Mixing, draw_mixing
+from generalizeformer.core.companions._styles import Mixing, draw_mixing, mix_styles
 from generalizeformer.core.companions.itta import Itta, build
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.slots import Selection
@@ -261,3 +262,15 @@ def test_a_head_for_other_classes_is_refused(backbone: nn.Module) -> None:
 def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=f"^{line}$"):
         itta.Config(**settings)
+
+
+@pytest.mark.parametrize("variant", ["random", "crossdomain", "lam0"])
+def test_styles_are_mixed_as_recorded(variant: str) -> None:
+    trace = {
+        k.partition("/")[2]: v for k, v in recorded("mixstyle").items() if k.startswith(variant)
+    }
+    maps = trace["x"].requires_grad_()
+    got = mix_styles(maps, Mixing(0, trace["lam"], trace["perm"]))
+    assert_agree(got, trace["y"])
+    (slope,) = torch.autograd.grad((got * trace["cotangent"]).sum(), maps)
+    assert_agree(slope, trace["grad_x"])

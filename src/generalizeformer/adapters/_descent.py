@@ -2,7 +2,9 @@
 
 The harness: Iwasawa and Matsuo's comparison of such methods, github.com/matsuolab/T3A,
 domainbed/adapt_algorithms.py and scripts/unsupervised_adaptation.py. Its learning rate at test time is that of source
-training times a factor; source training is DomainBed's, whose default is 5e-5.
+training times a factor; source training is DomainBed's, whose default is 5e-5. Ours are multiples of 5e-5 whatever the
+source model was trained with, because a lent model does not tell: where that was another rate, the harness would search
+around that one.
 """
 
 import copy

@@ -8,14 +8,14 @@ Images whose entropy is below a margin are shown again with their patches in ran
 show: as a batch of their own, without gradients. The fall of the probability of their predicted class (PLPD, pseudo-
 label probability difference) must pass a threshold. The loss is the mean entropy of the images left, each weighted by
 exp(weight margin - entropy) + exp(PLPD); where none is left, nothing moves. Keeps γ, β, SGD's momentum, and the state
-of its random numbers, which begin anew at reset. Needs normalisation layers whose affine part are parameters, below
-the last stage (`frozen`), and images of at least `patches` pixels a side. The reference's script lowers the learning
-rate for batches below 32: to 2.5e-4 · size / 32, and twice that for single images.
+of its random numbers, which begin anew at reset. Needs normalisation layers whose affine part are parameters, besides
+those that `frozen` names (as in SAR, sar.py), and images of at least `patches` pixels a side.
 
-Deviations. Margins are shares of log(classes), as in the reference's script. Only the patch shuffle of its three ways
-to destroy an image is here, its default. Images need not be square. `reset` is defined; in the reference it fails. The
-private copy is in eval mode, so dropout is off. Every kind of normalisation layer moves. A network that refuses
-single images refuses a batch in which a single image is sure.
+Deviations. The reference's script lowers the learning rate for batches below 32, to 2.5e-4 · size / 32, and twice that
+for single images; ours is what `learning_rate` says. Margins are shares of log(classes), as in the reference's script.
+Only the patch shuffle of its three ways to destroy an image is here, its default. Images need not be square. `reset`
+is defined; in the reference it fails. The private copy is in eval mode, so dropout is off. Every kind of normalisation
+layer moves. A network that refuses single images refuses a batch in which a single image is sure.
 """
 
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ from generalizeformer.seeds import derive
 
 ABOUT = About(
     paper="Lee et al., DeYO, ICLR 2024",
-    moves="γ, β of norm layers below the last stage",
+    moves="γ, β of norm layers, those of the last stage of ResNets and ViTs excepted",
     batch_norm="batch",
     keeps="γ, β, SGD's momentum, random numbers",
     answers="before",
     reference="no trace of Jhyun17/DeYO",
-    needs="norm layers with γ, β below the last stage; images of at least `patches` pixels a side",
+    needs="norm layers with γ, β that are not frozen; images of at least `patches` pixels a side",
 )
 
 

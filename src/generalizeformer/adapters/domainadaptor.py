@@ -191,7 +191,8 @@ def generalised_entropy(logits: Logits, config: Config) -> Scalar:
     if config.loss == "em":
         return per_image_entropy(logits).mean()
     centred = logits - logits.mean(1, keepdim=True).detach()
-    temperature = 2 * centred.detach().std(1, keepdim=True)
+    spare = min(1, logits.shape[1] - 1)  # a single class has no spread
+    temperature = 2 * centred.detach().std(1, keepdim=True, correction=spare)
     temperature = temperature.clamp(min=torch.finfo(logits.dtype).eps)
     log_p = (centred / temperature).log_softmax(1)
     target = centred.detach().softmax(1) if config.loss == "gem-skd" else log_p.exp()

@@ -8,17 +8,18 @@ with the first of its two passes. Pass 1: the gradient of the mean entropy of th
 parameters climb `radius` far. Pass 2: the gradient there, from those of the same images that are still sure, moves
 the parameters from where they were. Keeps γ, β, SGD's momentum, and a moving average of the entropy of pass 2; when
 that falls below `recovery`, the parameters go back to the source's. Needs normalisation layers whose affine part are
-parameters, below the last stage (`frozen`). The reference's script lowers the learning rate for batches below 32:
-to 2.5e-4 · size / 32, and twice that for single images.
+parameters, besides those that `frozen` names: as in the reference the last stage, by the names that it has in ResNets
+and ViTs. Of other networks, EfficientNets for one, every norm layer moves.
 
 Published behaviour that is kept, although the paper means something else: recovery leaves SGD's momentum and the
 moving average as they are, so that it repeats after every batch until the average has climbed back
 (`full_recovery` forgets both). Its threshold is 0.2 whatever the number of classes, which with few classes most
 models are below. Where no image is sure, there is no loss, but a step on the momentum of earlier ones.
 
-Deviations. The margin is a share of log(classes), where the reference has 0.4 log(1000). The threshold can be set; the
-reference ignores its argument. The private copy is in eval mode, so dropout is off. Every kind of normalisation layer
-moves.
+Deviations. The reference's script lowers the learning rate for batches below 32, to 2.5e-4 · size / 32, and twice that
+for single images; ours is what `learning_rate` says, so that it is 1.6 times as large in batches of 20. The margin is
+a share of log(classes), where the reference has 0.4 log(1000). The threshold can be set; the reference ignores its
+argument. The private copy is in eval mode, so dropout is off. Every kind of normalisation layer moves.
 """
 
 from dataclasses import dataclass
@@ -36,12 +37,12 @@ from generalizeformer.core.shapes import Images, Logits
 
 ABOUT = About(
     paper="Niu et al., SAR, ICLR 2023",
-    moves="γ, β of norm layers below the last stage",
+    moves="γ, β of norm layers, those of the last stage of ResNets and ViTs excepted",
     batch_norm="batch",
     keeps="γ, β, SGD's momentum, mean entropy",
     answers="before",
     reference="mr-eggplant/SAR, trace sar",
-    needs="norm layers with γ, β below the last stage",
+    needs="norm layers with γ, β that are not frozen",
 )
 
 
