@@ -20,6 +20,9 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    mask = os.umask(0)
+    os.umask(mask)
+    partial.chmod(0o666 & ~mask)  # some writers let nobody else read
     os.replace(partial, path)
 
 

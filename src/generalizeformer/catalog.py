@@ -7,6 +7,9 @@ from types import ModuleType
 
 from generalizeformer.errors import UserError
 
+WORDS = {"adapters": "methods"}
+"""What users call the entries of a folder, where it is not the folder's name."""
+
 
 def names(package: str) -> list[str]:
     """The entries of a catalogue package, sorted. Files that start with an underscore are machinery."""
@@ -22,5 +25,6 @@ def load(package: str, name: str) -> ModuleType:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}."
-        raise UserError(f"{package.rpartition('.')[2]}: there is no {name!r}; {hint}")
+        word = package.rpartition(".")[2]
+        raise UserError(f"{WORDS.get(word, word)}: there is no {name!r}; {hint}")
     return importlib.import_module(f"{package}.{name}")

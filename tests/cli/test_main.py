@@ -15,6 +15,8 @@ from PIL import Image
 from generalizeformer import __version__, catalog
 from generalizeformer.cli import main as cli
 from generalizeformer.cli.main import VERBS
+from generalizeformer.cli.train import card_for
+from generalizeformer.data.datasets import synthetic
 
 from .conftest import Command
 
@@ -145,7 +147,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         ("--image-size 0", "image size: got 0; it must be at least 1"),
         ("--devices 0", "devices: got 0; it must be at least 1"),
         ("--device mps", "device: mps was asked for, but there is no usable one"),
-        ("--settings nothing.json", "nothing.json: no readable JSON settings"),
+        ("--settings nothing.json", "nothing.json: there is no such file"),
         ("--backbone timm:vit_tiny_patch16_224", "VisionTransformer does not take images of shape"),
     ],
 )
@@ -308,7 +310,7 @@ def test_an_evaluation_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ('{"tnet": {}}', "adapters: there is no 'tnet'; did you mean 'tent'?"),
+        ('{"tnet": {}}', "methods: there is no 'tnet'; did you mean 'tent'?"),
         ('{"tent": 3}', "tent: got int; the settings of a method are a JSON object"),
         (
             '{"tent": {"step": 2}}',
@@ -379,6 +381,23 @@ def test_a_prediction_that_cannot_be_is_refused(
     refused: Refused, trained: Path, pictures: Path, words: str, expected: str
 ) -> None:
     assert expected in refused("predict", trained, pictures, *words.split())
+
+
+def test_images_of_kinds_that_are_not_read_are_told(
+    command: Command, trained: Path, pictures: Path
+) -> None:
+    (pictures / "scan.TIFF").write_bytes(b"II*")
+    ended = command("predict", trained, pictures, "--device", "cpu")
+    assert ended.status == 0
+    assert "scan" not in ended.out
+    told = "left out: 1 files (.tiff), which are not read here; convert them to png"
+    assert told in ended.err
+
+
+def test_small_images_do_not_choose_a_backbone_without_the_weights_that_were_asked_for() -> None:
+    domains = synthetic.build(synthetic.Config())
+    chosen = [card_for(domains, None, 32, None, asked).architecture for asked in (False, True)]
+    assert chosen == ["digits-small", "resnet18"]
 
 
 # info

@@ -155,7 +155,7 @@ def test_what_cannot_run_is_told_with_its_part(
 def test_what_is_not_there_is_refused(folder: Path, refused: Refused) -> None:
     line = refused("reproduce", folder, "--parts", "main", "size")
     assert line.endswith("has no 'size'; choose from: main, others, sizes, looks")
-    assert "plan.json: no readable JSON" in refused("reproduce", folder / "nowhere")
+    assert "it has no plan.json; give a folder with one" in refused("reproduce", folder / "nowhere")
 
 
 def test_parts_of_one_run_share_their_data() -> None:

@@ -38,8 +38,12 @@ def test_training_says_how_well_it_went_and_where_the_model_is(
     found = re.fullmatch(pattern, ended.out)
     assert found
     assert found[1] == str(out)
-    assert "erm-without-a" in ended.err
-    assert "meta" in ended.err
+    lines = ended.err.splitlines()  # no terminal: lines in the place of bars
+    assert lines[0] == "training digits-small from random weights on a, b, c, d (cpu)"
+    words = [re.sub(r"\d+\.\d", "x", line) for line in lines[1:]]
+    assert words == [
+        f"{stage}: 2 of 2, validation x %" for stage in ("erm", "erm-without-a", "meta")
+    ]
     card = GeneralizeFormer.from_pretrained(out).card
     assert (card.dataset, card.sources) == ("synthetic", ("a", "b", "c", "d"))
     again = command("train", out, *TINY, "--held-out", "a")

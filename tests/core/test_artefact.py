@@ -370,3 +370,9 @@ def test_saving_does_not_disturb_the_model(tmp_path: Path) -> None:
     before = copy.deepcopy(model.state_dict())
     model.save_pretrained(tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_whoever_may_read_the_config_may_read_the_weights(tmp_path: Path) -> None:
+    GeneralizeFormer(digits()).save_pretrained(tmp_path)
+    modes = {(tmp_path / name).stat().st_mode for name in (WEIGHTS, CONFIG, README)}
+    assert len(modes) == 1

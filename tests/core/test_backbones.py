@@ -14,6 +14,11 @@ def built(name: str, classes: int = 4, channels: int = 3) -> nn.Module:
         return build_backbone(name, classes, channels=channels)
 
 
+def test_there_are_no_published_weights_of_our_own() -> None:
+    with pytest.raises(UserError, match="nobody has published ImageNet weights of 'digits-small'"):
+        build_backbone("digits-small", 4, pretrained=True)
+
+
 @pytest.mark.parametrize(
     ("name", "library"),
     [

@@ -371,3 +371,9 @@ def test_a_loss_or_number_of_views_that_does_not_exist_is_refused(
 def test_images_with_the_channels_of_an_inner_layer_are_refused() -> None:
     with pytest.raises(ImageError, match="do not fit"):
         model_of(digits())(images(2, channels=6))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_name_is_no_backbone() -> None:
+    with pytest.raises(UserError, match=r"backbone: got str; give a torch module, such as timm\."):
+        GeneralizeFormer("resnet18")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from torch import nn
 from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.data.domains import Domain, DomainDataset
-from generalizeformer.errors import CheckpointError, DataError, UserError
+from generalizeformer.errors import CheckpointError, DataError, SlotError, UserError
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training import _run, _start, erm, meta
 from generalizeformer.training._paper import PAPER_RECIPE
@@ -170,6 +170,21 @@ def test_a_backbone_for_other_images_is_refused_before_training(tmp_path: Path) 
 
     with pytest.raises(UserError, match=r"Sequential does not take images of shape \(3, 8, 8\) \("):
         trained(tmp_path, recipe(), build=picky)
+
+
+def test_a_backbone_without_a_linear_classifier_is_refused_before_training(tmp_path: Path) -> None:
+    def convolutional() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    with pytest.raises(SlotError, match="there is no Linear layer"):
+        trained(tmp_path, recipe(), build=convolutional, report=lambda *_: pytest.fail("trained"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_is_told_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        trained(tmp_path / "file" / "run", recipe(), report=lambda *_: pytest.fail("trained"))
 
 
 def test_a_name_that_is_no_file_name_is_no_obstacle(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from generalizeformer.benchmark.tables import (
     accuracy_table,
     batch_sizes,
     gain_table,
+    measures_table,
     refusal_table,
     sources_table,
     target_table,
@@ -44,24 +45,57 @@ ABOUT_CHOICES = (
     "accuracy after adaptation; ties go to the earlier one, the default being the first. In brackets: how often each "
     "was chosen."
 )
+ABOUT_EVALUATION = (
+    "Percent, mean over the targets. “single”: each target arrives by itself; “mixed”: all arrive in one stream. "
+    "Dots in the picture: trainings; dotted line: the source model."
+)
+ABOUT_MEASURES = (
+    "Mean over the streams. Times are of this machine and include batching: methods that keep no state answer many "
+    "batches at once. Forwards and backwards: images through a backbone."
+)
 ABOUT_SOURCES = (
     "Accuracy on the source domains' validation images once the target stream is over, percent: what a method has "
     "forgotten. The source model's own row is that before the stream."
 )
 
 
-def evaluation_page(path: Path, title: str, records: Sequence[Record]) -> None:
-    """Accuracy of every method in every setting, as a table and as bars."""
+def evaluation_page(path: Path, title: str, records: Sequence[Record], model: str = "") -> None:
+    """Accuracy of every method in every setting, as a table and as bars; then each target, and all that was measured.
+
+    `model`: what is known of the source model.
+    """
+    settings = dict.fromkeys(record.setting for record in records)
+    told = {setting: [r for r in records if r.setting == setting] for setting in settings}
+    alone = [size for size in batch_sizes(records) if _targets(records, size) > 1]
     sections = [
-        Section("Accuracy", "Percent, mean over the targets.", accuracy_table(records, title)),
+        Section("Accuracy", ABOUT_EVALUATION, accuracy_table(records, title)),
         Section("The same as a picture", picture=figures.accuracy_bars(records)),
+        *(
+            Section(f"Every target, batches of {size}", table=target_table(records, size, ""))
+            for size in alone
+        ),
+        *(
+            Section(f"All measures: {setting}", ABOUT_MEASURES, measures_table(mine, ""))
+            for setting, mine in told.items()
+        ),
     ]
-    write_page(
-        path,
-        title,
-        "Every method starts from the same source model and sees images only.",
-        sections,
-        _settings(records),
+    introduction = " ".join(filter(None, (model, _arrived(records))))
+    write_page(path, title, introduction, sections, _settings(records))
+
+
+def _targets(records: Sequence[Record], size: int) -> int:
+    """How many targets came alone in this batch size."""
+    return len({r.targets for r in records if r.batch_size == size and len(r.targets) == 1})
+
+
+def _arrived(records: Sequence[Record]) -> str:
+    """Which targets came, and how many images."""
+    targets = dict.fromkeys(target for record in records for target in record.targets)
+    counts = sorted({record.images for record in records})
+    images = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    return (
+        f"Targets: {', '.join(targets)}; {images} images a stream. Every method starts from the same source model and "
+        "sees images only."
     )
 
 

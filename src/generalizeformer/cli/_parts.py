@@ -105,7 +105,7 @@ class Part:
         from generalizeformer.benchmark.suites import cells
 
         named = tuple(known_methods(self.methods)) if self.methods else ()
-        card = card_for(domains, self.backbone, self.image_size, divided)
+        card = card_for(domains, self.backbone, self.image_size, divided, self.pretrained)
         same = ("targets", "seeds", "trainings", "batch_sizes", "limit", "selection_limit")
         shared: dict[str, Any] = {
             **{name: getattr(self, name) for name in (*same, "pretrained", "precision")},

@@ -59,6 +59,8 @@ def _check(method: str, given: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds."""
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file; give one with a JSON object")
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -30,7 +30,7 @@ aside = Console(markup=False, highlight=False, stderr=True)  # progress: never m
 
 @contextmanager
 def stage_progress() -> Iterator["Report"]:
-    """A report for training: one bar per stage, with its latest validation."""
+    """A report for training: one bar per stage, with its latest validation; in a log, a line for each validation."""
     columns = (
         TextColumn("{task.description:<22}", markup=False),
         BarColumn(20),
@@ -38,23 +38,42 @@ def stage_progress() -> Iterator["Report"]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[score]}", markup=False),
     )
-    progress = Progress(*columns, console=aside)
+    progress = Progress(*columns, console=aside, disable=not aside.is_terminal)
     tasks: dict[str, Any] = {}
 
     def report(stage: str, done: int, steps: int, metrics: "Metrics") -> None:
+        score = f"validation {metrics['score']:.1f} %" if "score" in metrics else ""
+        if not aside.is_terminal:
+            if score or done == steps:
+                words = f"{stage}: {done} of {steps}{', ' if score else ''}{score}"
+                aside.print(words, soft_wrap=True)
+            return
         if not tasks:
             progress.start()
         if stage not in tasks:
             tasks[stage] = progress.add_task(stage, total=steps, score="")
         progress.update(tasks[stage], completed=done)
-        if "score" in metrics:
-            progress.update(tasks[stage], score=f"validation {metrics['score']:.1f} %")
+        if score:
+            progress.update(tasks[stage], score=score)
 
     try:
         yield report
     finally:
         if tasks:  # bars that never started leave no empty line
             progress.stop()
+
+
+def introduced(report: "Report", words: str) -> "Report":
+    """The report, with words before its first: nothing is said of a training that does not begin."""
+    said: list[str] = []
+
+    def told(*given: Any) -> None:
+        if not said:
+            said.append(words)
+            aside.print(words, soft_wrap=True)
+        report(*given)
+
+    return told
 
 
 @contextmanager
@@ -95,6 +114,16 @@ def show(table: "Table") -> None:
     print_whole(drawn)
 
 
+def show_words(table: "Table") -> None:
+    """Prints a table of sentences, which break where the terminal ends."""
+    drawn = RichTable(title=Text(table.title), title_justify="left", title_style="bold")
+    for number, head in enumerate(table.columns):
+        drawn.add_column(Text(head), no_wrap=number == 0)
+    for row in table.rows:
+        drawn.add_row(*map(Text, row))
+    console.print(drawn)
+
+
 def print_whole(table: RichTable) -> None:
     """Prints a table with every cell whole: heads may break at spaces, and lines may leave a narrow terminal."""
     if _set_widths(table, lambda head: [head]) > console.width:
@@ -124,6 +153,16 @@ def check_folder(path: Path) -> None:
     nearest = next(p for p in (path, *path.parents) if p.exists())
     if not nearest.is_dir():
         raise DataError(f"{nearest}: is a file, but results need a folder; name another")
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder, or raises: before hours of work, not after them."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{path}: no such folder can be made ({error.strerror}); name another"
+        ) from None
 
 
 def pick_device(name: Device) -> "torch.device":

@@ -16,7 +16,9 @@ from generalizeformer.cli._terminal import (
     check_folder,
     console,
     fabric,
+    make_folder,
     show,
+    show_words,
     stage_progress,
 )
 from generalizeformer.errors import UserError
@@ -63,6 +65,7 @@ def record(
     cells = [cell for name in chosen or parts for cell in planned[name]]
     commit = _commit()
     check_again(where.again, cells, commit)
+    make_folder(out)
     device = fabric(where.device, 1, precision)
     load = partial(_domains, choice)
     place = Place(load, device.device.type, precision, out, commit, end, where.again)
@@ -142,7 +145,7 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
     for table in suite.tables(records, f"{data}, {suite.title}") if records else ():
         show(table)
     if refused:
-        show(refusal_table(refused, "Could not take part"))
+        show_words(refusal_table(refused, "Could not take part"))
     if not records:
         console.print(f"{name}: no records yet", soft_wrap=True)
         return

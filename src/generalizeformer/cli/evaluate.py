@@ -18,11 +18,13 @@ from generalizeformer.cli._terminal import (
     console,
     pick_device,
     show,
+    show_words,
 )
 from generalizeformer.errors import UserError
 
 if TYPE_CHECKING:
     from generalizeformer.benchmark.records import Record, Refusal
+    from generalizeformer.core.card import Card
     from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.data.streams import Stream
@@ -89,7 +91,7 @@ def evaluate(
     store(folder / "streams", arrivals, domains)
     _tell(records, refused, ", ".join(dict.fromkeys(words)))
     console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
-    _page(folder / "page.html", f"Evaluation of {run.resolve().name}", records)
+    _page(folder / "page.html", f"Evaluation of {run.resolve().name}", records, model.card)
 
 
 def _chosen(
@@ -125,15 +127,17 @@ def _tell(records: "Sequence[Record]", refused: "Sequence[Refusal]", targets: st
         mine = [record for record in records if record.setting == setting]
         show(measures_table(mine, f"All measures: {setting}"))
     if refused:
-        show(refusal_table(refused, "Could not take part"))
+        show_words(refusal_table(refused, "Could not take part"))
 
 
-def _page(path: Path, title: str, records: "Sequence[Record]") -> None:
+def _page(path: Path, title: str, records: "Sequence[Record]", card: "Card") -> None:
     """The page as a file. The answer is there without its pictures."""
     from generalizeformer.benchmark.pages import evaluation_page
 
+    learned = f", which learned from {', '.join(card.sources)}" if card.sources else ""
+    model = f"Model: {card.architecture or card.backbone}{learned}."
     try:
-        evaluation_page(path, title, records)
+        evaluation_page(path, title, records, model)
         console.print(f"page: {path}", soft_wrap=True)
     except UserError as error:
         console.print(f"no page: {error}", soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from generalizeformer.cli._terminal import console, show
+from generalizeformer.cli._terminal import console, show_words
 
 
 def methods(markdown: Path | None = None) -> None:
@@ -15,7 +15,7 @@ def methods(markdown: Path | None = None) -> None:
     from generalizeformer.benchmark.method_pages import methods_page, short_table
 
     if markdown is None:
-        show(short_table())
+        show_words(short_table())
         return
     atomic.write_text(markdown, methods_page())
     console.print(f"page: {markdown}", soft_wrap=True)

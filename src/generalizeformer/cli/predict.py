@@ -44,7 +44,7 @@ def predict(
     """
     from generalizeformer.benchmark.runner import build_adapter
     from generalizeformer.core.generalizeformer import GeneralizeFormer
-    from generalizeformer.imaging.files import find_images
+    from generalizeformer.imaging.files import find_images, left_out
 
     check_model(run)
     if batch_size < 1:
@@ -55,6 +55,10 @@ def predict(
         )
     own = method_settings(settings).get(method, {})
     files = find_images(images)
+    if skipped := left_out(images):
+        kinds = ", ".join(sorted({path.suffix.lower() for path in skipped}))
+        words = f"left out: {len(skipped)} files ({kinds}), which are not read here; convert them to png"
+        aside.print(words, soft_wrap=True)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     adapter, _ = build_adapter(method, model, **own)
     answers: list[dict[str, Any]] = []

@@ -54,6 +54,8 @@ def read_plan(folder: Path) -> dict[str, Part]:
     from generalizeformer.config import from_dict
 
     path = folder / PLAN
+    if not path.exists():
+        raise UserError(f"{folder}: it has no {PLAN}; give a folder with one, such as results/pacs")
     content = read_json(path)
     try:
         plan = from_dict(Plan, {"shared": {}, **content})

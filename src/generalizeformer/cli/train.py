@@ -9,7 +9,14 @@ import tyro
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
-from generalizeformer.cli._terminal import Device, check_folder, console, fabric, stage_progress
+from generalizeformer.cli._terminal import (
+    Device,
+    check_folder,
+    console,
+    fabric,
+    introduced,
+    stage_progress,
+)
 from generalizeformer.errors import DataError
 
 if TYPE_CHECKING:
@@ -93,7 +100,7 @@ def train(
         out: Folder of the trained model, with checkpoints and logs below it.
         source: What is learned from.
         backbone: digits, digits-small, or a name of torchvision or timm (timm:NAME chooses timm). If not given,
-            digits-small for images up to 64 pixels, resnet18 for larger ones.
+            resnet18, or digits-small for images up to 64 pixels without pretrained.
         pretrained: Start from published ImageNet weights (needs a network or a filled cache).
         training: How it is learned.
         settings: JSON file with any settings of the recipe; it overrides the flags.
@@ -106,7 +113,7 @@ def train(
     recipe = training.suited(source.choice()).recipe()
     recipe = recipe if settings is None else overridden(recipe, settings)
     recipe.check(domains)
-    card = card_for(domains, backbone, source.image_size, divided)
+    card = card_for(domains, backbone, source.image_size, divided, pretrained)
     card = replace(card, dataset_settings=pairs(source.data_settings))
     run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))
 
@@ -132,7 +139,10 @@ def run_training(
             pretrained=pretrained,
         )
 
-    with stage_progress() as report:
+    start = "ImageNet weights" if pretrained else "random weights"
+    words = f"training {card.architecture} from {start} on {', '.join(domains.names)}"
+    with stage_progress() as bars:
+        report = introduced(bars, f"{words} ({where.device.type})")
         model = train_recipe(build, domains, recipe, card, out, where, report)
     if where.global_rank == 0:
         console.print(
@@ -162,7 +172,11 @@ def shared(domains: "DomainDataset", apart: Apart) -> "DomainDataset":
 
 
 def card_for(
-    domains: "DomainDataset", architecture: str | None, size: int | None, protocol: str | None
+    domains: "DomainDataset",
+    architecture: str | None,
+    size: int | None,
+    protocol: str | None,
+    pretrained: bool = False,
 ) -> "Card":
     """The card of a model for these domains; mean and spread are the backbone's for colour, the digits' for grey."""
     from generalizeformer.core.backbones import pixel_range
@@ -175,7 +189,8 @@ def card_for(
         raise DataError(f"image size: got {size}; it must be at least 1")
     if channels not in (1, 3):
         raise DataError(f"{domains.name}: images have {channels} channels; 1 or 3 are supported")
-    architecture = architecture or ("digits-small" if size <= 64 else "resnet18")
+    small = size <= 64 and not pretrained
+    architecture = architecture or ("digits-small" if small else "resnet18")
     mean, std = GREY.get(domains.name, DIGITS) if channels == 1 else pixel_range(architecture)
     return Card(
         classes=domains.classes,

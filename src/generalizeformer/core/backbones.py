@@ -46,6 +46,11 @@ def build_backbone(
     Names are ours, then torchvision's, then timm's; `timm:name` and `torchvision:name` choose the library.
     `pretrained` loads published ImageNet weights, which needs a network or a filled cache.
     """
+    if architecture in OWN and pretrained:
+        raise UserError(
+            f"backbone: nobody has published ImageNet weights of {architecture!r}; name another, such as resnet18, or "
+            "leave pretrained out"
+        )
     if architecture in OWN:
         return DigitNet(classes, OWN[architecture], channels)
     library, _, name = architecture.rpartition(":")

@@ -93,6 +93,10 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self, backbone: nn.Module, config: Config | None = None, card: Card | None = None
     ) -> None:
         super().__init__()
+        if not isinstance(backbone, nn.Module):
+            raise UserError(
+                f"backbone: got {type(backbone).__name__}; give a torch module, such as timm.create_model('resnet18')"
+            )
         self.config = config or Config()
         self.backbone = backbone
         self.slots = find_slots(backbone, self.config.selection)

@@ -15,6 +15,17 @@ from generalizeformer.imaging.pixels import to_bytes, to_unit
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif")  # what torchvision decodes everywhere
 
+OTHER_ENDINGS = (
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".avif",
+    ".heic",
+    ".heif",
+    ".jxl",
+    ".jp2",
+)  # not read here
+
 # What begins a part of a JPEG: not a byte of the scan, where FF is followed by 00, nor what stands alone in it.
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
 _SCAN, _END = b"\xda", b"\xd9"
@@ -42,6 +53,12 @@ def _inside(folder: Path) -> list[Path]:
     if not images:
         raise DataError(f"{folder}: no images in this folder; images end in {', '.join(ENDINGS)}")
     return sorted(images)
+
+
+def left_out(paths: Sequence[Path]) -> list[Path]:
+    """Images below the named folders that are of kinds which are not read here."""
+    inside = (found for path in paths if path.is_dir() for found in path.rglob("*"))
+    return sorted(p for p in inside if p.suffix.lower() in OTHER_ENDINGS and p.is_file())
 
 
 def read_image(path: Path, channels: int) -> UInt8[Tensor, "c h w"]:

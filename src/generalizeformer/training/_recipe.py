@@ -67,7 +67,7 @@ class Recipe:
         if self.episodes != "looks" and len(sources.names) < 2:
             raise DataError(
                 f"one source domain ({sources.names[0]!r}) cannot play source and target at once; give two or "
-                "more, or use its random looks as pseudo-domains: episodes 'looks'"
+                "more, or use its random looks as pseudo-domains: episodes 'looks' (--episodes looks)"
             )
         for name in self.held_out or ():
             sources.index(name)

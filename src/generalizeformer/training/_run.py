@@ -17,6 +17,7 @@ from generalizeformer import atomic
 from generalizeformer.config import to_dict
 from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.slots import find_slots
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import split_all
 from generalizeformer.training._companions import Pace, check_companion, config_of, training_of
@@ -83,10 +84,12 @@ class _Run:
         torch.manual_seed(recipe.seed)
         self.start = copy.deepcopy(build())  # every stage starts from these weights and this head
         check_fits(self.start, sources, self.preprocessing)
+        find_slots(self.start, recipe.model.selection)  # what it cannot generate is told now
         for name in recipe.also:
             check_companion(name, self.start, sources)
         self.origin = origin(self.start, sources, self.preprocessing) | {"seed": recipe.seed}
         self.data, self.held = self._divide(sources)
+        folder.mkdir(parents=True, exist_ok=True)  # one that cannot be is told now
 
     def model(self) -> GeneralizeFormer:
         model = plain(self._joint() if self.recipe.episodes == "joint" else self._staged())

@@ -13,7 +13,7 @@ from generalizeformer.data.storage.findings import Finding, Findings, Kind
 from generalizeformer.data.storage.published import Defect, Published
 from generalizeformer.data.storage.trees import DEPTH, Entry, Tree
 from generalizeformer.errors import UserError
-from generalizeformer.imaging.files import ENDINGS, complete, decode
+from generalizeformer.imaging.files import ENDINGS, OTHER_ENDINGS, complete, decode
 
 Report = Callable[[int, int], None]  # images done, images in all
 
@@ -145,7 +145,9 @@ def _strays(tree: Tree, published: Published | None) -> tuple[list[Finding], lis
             (inside if path.count("/") < DEPTH else outside).append(finding)
             continue
         image = path.lower().endswith(ENDINGS)
-        what = "an image that is not at domain/class/name" if image else "not an image"
+        other = path.lower().endswith(OTHER_ENDINGS)
+        kind = "an image of a kind that is not read here" if other else "not an image"
+        what = "an image that is not at domain/class/name" if image else kind
         finding = Finding(kind="misplaced", where=path, what=f"{what}; move it or take it away")
         among = image or domains.intersection(path.split("/")[:-1])
         (inside if among else outside).append(finding)
