@@ -117,8 +117,8 @@ def test_sources_are_told_apart_though_they_meet_the_same_stream() -> None:
         ("source", "50.0", "20.0", "40.0"),
         ("generalizeformer", "50.0", "40.0", "46.7"),
     )
-    assert (a.title, a.columns[:-1]) == ("t, batches of 20, from a", ("method", "c", "b", "mean"))
-    assert [row[:-1] for row in b.rows] == [
+    assert (a.title, a.columns[:-2]) == ("t, batches of 20, from a", ("method", "c", "b", "mean"))
+    assert [row[:-2] for row in b.rows] == [
         ("source", "20.0", "20.0"),
         ("generalizeformer", "40.0", "40.0"),
     ]
@@ -129,7 +129,7 @@ def test_sources_are_told_apart_though_they_meet_the_same_stream() -> None:
 
 def test_one_source_needs_no_table_of_sources() -> None:
     (table,) = single_source.tables(SINGLE[:2], "t")
-    assert table.columns == ("method", "c", "b", "mean", "ms / image")
+    assert table.columns == ("method", "c", "b", "mean", "ms / image", "trainings")
 
 
 def test_a_method_that_lacks_a_source_or_a_target_has_no_mean() -> None:

@@ -94,9 +94,9 @@ def test_the_file_is_the_summary(tmp_path: Path) -> None:
 def test_a_row_has_every_target_and_the_spread_over_seeds() -> None:
     table = target_table(RECORDS, 20, "a title")
     assert table.title == "a title"
-    assert table.columns == ("method", "a", "b", "mean", "ms / image")
-    assert table.rows[0] == ("source", "65.0 ± 7.1", "40.0 ± 0.0", "52.5 ± 3.5", "10.00")
-    assert table.rows[2] == ("alpha_bn_oracle", "99.0", "–", "–", "10.00")
+    assert table.columns == ("method", "a", "b", "mean", "ms / image", "trainings")
+    assert table.rows[0] == ("source", "65.0 ± 7.1", "40.0 ± 0.0", "52.5 ± 3.5", "10.00", "2")
+    assert table.rows[2] == ("alpha_bn_oracle", "99.0", "–", "–", "10.00", "0")
     assert (1, 1) in table.best
     assert (0, 1) not in table.best
 

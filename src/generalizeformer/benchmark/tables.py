@@ -60,7 +60,10 @@ def accuracy_table(records: Sequence[Record], title: str) -> Table:
 
 
 def target_table(records: Sequence[Record], batch_size: int, title: str) -> Table:
-    """Methods down, targets, their mean and the time across; mean ± spread over training seeds, in one batch size."""
+    """Methods down, targets and their mean across, mean ± spread over training seeds, in one batch size; then the time.
+
+    Last, of how many trainings the mean is: those in which the method met all that the others met.
+    """
     mine = [r for r in records if r.batch_size == batch_size and len(r.targets) == 1]
     methods, targets = method_names(mine), list(dict.fromkeys(r.targets[0] for r in mine))
     values = {}
@@ -71,8 +74,9 @@ def target_table(records: Sequence[Record], batch_size: int, title: str) -> Tabl
         values[method, "mean"] = by_seed(whole(mine, method), lambda r: r.accuracy)
     plain = table(title, methods, [*targets, "mean"], values)
     times = [f"{milliseconds([r for r in mine if r.method == m]):.2f}" for m in methods]
-    rows = tuple((*row, time) for row, time in zip(plain.rows, times, strict=True))
-    return Table(title, (*plain.columns, TIME), rows, plain.best)
+    counts = [str(len(values[method, "mean"])) for method in methods]
+    rows = tuple((*row, *more) for row, *more in zip(plain.rows, times, counts, strict=True))
+    return Table(title, (*plain.columns, TIME, "trainings"), rows, plain.best)
 
 
 def gain_table(records: Sequence[Record], title: str) -> Table:
