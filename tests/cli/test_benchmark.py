@@ -161,7 +161,8 @@ def test_every_suite_has_results_of_its_own_in_the_same_folder(
     ]
     assert json.loads((out / suite / "summary.json").read_text("utf-8"))["methods"]
     assert {path: path.read_bytes() for path in out.glob("*.*")} == before
-    assert sorted(p.name for p in (out / suite).iterdir()) == ["cells", "page.html", "summary.json"]
+    names = sorted(path.name for path in (out / suite).iterdir())
+    assert names == ["accuracy.svg", "cells", "page.html", "summary.json"]
 
 
 def test_later_settings_override_earlier_ones(done: Any, refused: Refused, tmp_path: Path) -> None:

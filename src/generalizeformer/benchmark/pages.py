@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxtyping import UInt8
 from torch import Tensor
 
+from generalizeformer import atomic
 from generalizeformer.benchmark import figures
 from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.benchmark.report import Section, write_page
@@ -21,6 +22,7 @@ from generalizeformer.benchmark.tables import (
 )
 from generalizeformer.core.change import Change
 
+PICTURE = "accuracy.svg"  # beside the page of a benchmark
 ABOUT_DEMO = (
     "A small network learned digits turned by 15 to 75 degrees and now meets digits turned by 0 and 90, "
     "angles and digits it has never seen. Every method starts from the same network and sees images only."
@@ -106,10 +108,14 @@ def benchmark_page(
     sections: Sequence[Section] | None = None,
     about: str = ABOUT_BENCHMARK,
 ) -> None:
-    """The page of a suite, the main one where no sections are given: which names are oracles', how many trainings."""
+    """The page of a suite, the main one where no sections are given: which names are oracles', how many trainings.
+
+    Its bars are a file of their own beside it as well, for other pages to show.
+    """
     parts = benchmark_sections(records) if sections is None else sections
     seeds = len({record.run_seed for record in records})
     write_page(path, title, about, parts, f"{_oracles(records)} Trainings: {seeds}.")
+    atomic.write_text(path.with_name(PICTURE), figures.accuracy_bars(records))
 
 
 def benchmark_sections(records: Sequence[Record]) -> list[Section]:
