@@ -51,4 +51,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """For completion."""
-    return __all__
+    return list(__all__)

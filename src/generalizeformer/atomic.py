@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -16,13 +16,14 @@ def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, beside the one meant, which it replaces once it is written."""
     partial = path.with_name(f".{path.name}.partial")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
         yield partial
+        with suppress(OSError):  # some file systems have no modes
+            partial.chmod(mode)  # some writers let nobody else read
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    mask = os.umask(0)
-    os.umask(mask)
-    partial.chmod(0o666 & ~mask)  # some writers let nobody else read
     os.replace(partial, path)
 
 

@@ -15,6 +15,7 @@ from generalizeformer.training import _run, _start, erm, meta
 from generalizeformer.training._paper import PAPER_RECIPE
 from generalizeformer.training._recipe import Recipe
 from generalizeformer.training._run import train_recipe
+from generalizeformer.training._start import placed, plain
 
 from .toys import (
     CARD,
@@ -390,3 +391,17 @@ def test_looks_of_a_domain_are_the_same_in_any_company_and_need_two_images() -> 
     assert len({len(look) for look in one}) == 1
     with pytest.raises(DataError, match="b: one image does not tell how images of a look differ"):
         _start.under_looks(domain.take(torch.tensor([0])), torch.device("cpu"))
+
+
+def test_weights_lie_channels_last_for_work_and_as_they_were_afterwards() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3), nn.Conv3d(2, 3, 2), nn.Linear(4, 3)
+    )
+    before, strides = state(module), [value.stride() for value in module.parameters()]
+    worked = placed(module, torch.device("cpu"))
+    assert worked is module
+    assert module[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert not module[1].weight.is_contiguous()
+    assert same(state(module), before)
+    assert [value.stride() for value in plain(module).parameters()] == strides
+    assert same(state(module), before)

@@ -60,7 +60,7 @@ class Bench:
         self.sources = held if comparison(cell).forgetting else None
         # Streams of one batch size share these.
         self.choices: dict[tuple[str, int], dict[str, Any]] = {}
-        self.before: dict[int, dict[str, float]] = {}
+        self.before: dict[tuple[int, int | None], dict[str, float]] = {}
 
     def answer(self, task: Task) -> Record | Refusal:
         """The record of a task, or the words with which the method refused the model or the batches."""
@@ -90,7 +90,8 @@ class Bench:
     def _run(
         self, task: Task, settings: dict[str, Any], sources: DomainDataset | None = None
     ) -> Record:
-        given, seed, size = {task.method: settings}, self.cell.seed, task.stream.batch_size
+        given, seed = {task.method: settings}, self.cell.seed
+        size = (task.stream.batch_size, task.stream.limit)
         known = self.before.get(size) if sources is not None else None
         record = run(self.model, self.target, task.method, task.stream, seed, given, sources, known)
         if sources is not None:

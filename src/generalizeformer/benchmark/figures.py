@@ -49,6 +49,7 @@ def accuracy_bars(records: Sequence[Record]) -> str:
     for axes, setting in zip(panels, settings, strict=False):
         _bars(axes, {m: found[m, setting] for m in methods})
         axes.set_title(setting, fontsize=9)
+        axes.tick_params(labelbottom=True)
     lowest = min((value for values in found.values() for value in values), default=0.0)
     panels[0].set_xlim(left=max(0, lowest - 8))
     panels[0].set_yticks(range(len(methods)), methods, fontsize=8)

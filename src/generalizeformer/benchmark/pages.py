@@ -68,13 +68,13 @@ def evaluation_page(path: Path, title: str, records: Sequence[Record], model: st
     """
     settings = dict.fromkeys(record.setting for record in records)
     told = {setting: [r for r in records if r.setting == setting] for setting in settings}
-    alone = [size for size in batch_sizes(records) if _targets(records, size) > 1]
+    several = {s: mine for s, mine in told.items() if len({r.targets for r in mine}) > 1}
     sections = [
         Section("Accuracy", ABOUT_EVALUATION, accuracy_table(records, title)),
         Section("The same as a picture", picture=figures.accuracy_bars(records)),
         *(
-            Section(f"Every target, batches of {size}", table=target_table(records, size, ""))
-            for size in alone
+            Section(f"Every target: {s}", table=target_table(mine, mine[0].batch_size, ""))
+            for s, mine in several.items()
         ),
         *(
             Section(f"All measures: {setting}", ABOUT_MEASURES, measures_table(mine, ""))
@@ -83,11 +83,6 @@ def evaluation_page(path: Path, title: str, records: Sequence[Record], model: st
     ]
     introduction = " ".join(filter(None, (model, _arrived(records))))
     write_page(path, title, introduction, sections, _settings(records))
-
-
-def _targets(records: Sequence[Record], size: int) -> int:
-    """How many targets came alone in this batch size."""
-    return len({r.targets for r in records if r.batch_size == size and len(r.targets) == 1})
 
 
 def _arrived(records: Sequence[Record]) -> str:

@@ -70,7 +70,8 @@ def target_table(records: Sequence[Record], batch_size: int, title: str) -> Tabl
     for method in methods:
         own = [r for r in mine if r.method == method]
         for target in targets:
-            values[method, target] = [r.accuracy for r in own if r.targets == (target,)]
+            here = [r for r in own if r.targets == (target,)]
+            values[method, target] = by_seed(here, lambda r: r.accuracy)
         values[method, "mean"] = by_seed(whole(mine, method), lambda r: r.accuracy)
     plain = table(title, methods, [*targets, "mean"], values)
     times = [f"{milliseconds([r for r in mine if r.method == m]):.2f}" for m in methods]

@@ -115,13 +115,13 @@ def show(table: "Table") -> None:
 
 
 def show_words(table: "Table") -> None:
-    """Prints a table of sentences, which break where the terminal ends."""
+    """Prints a table of sentences, which break where a terminal ends, and nowhere for other programs."""
     drawn = RichTable(title=Text(table.title), title_justify="left", title_style="bold")
     for number, head in enumerate(table.columns):
         drawn.add_column(Text(head), no_wrap=number == 0)
     for row in table.rows:
         drawn.add_row(*map(Text, row))
-    console.print(drawn)
+    console.print(drawn) if console.is_terminal else print_whole(drawn)
 
 
 def print_whole(table: RichTable) -> None:

@@ -65,19 +65,18 @@ def record(
     cells = [cell for name in chosen or parts for cell in planned[name]]
     commit = _commit()
     check_again(where.again, cells, commit)
-    make_folder(out)
-    device = fabric(where.device, 1, precision)
-    load = partial(_domains, choice)
-    place = Place(load, device.device.type, precision, out, commit, end, where.again)
-    try:
-        if where.only_tell:
-            aside.print("no record is made", soft_wrap=True)
-        elif where.jobs > 1:
-            _side_by_side(cells, place, where.jobs)
-        else:
-            _finish(cells, domains, place, device)
-    except OutOfTimeError:
-        aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
+    if not where.only_tell:
+        make_folder(out)
+        device = fabric(where.device, 1, precision)
+        load = partial(_domains, choice)
+        place = Place(load, device.device.type, precision, out, commit, end, where.again)
+        try:
+            if where.jobs > 1:
+                _side_by_side(cells, place, where.jobs)
+            else:
+                _finish(cells, domains, place, device)
+        except OutOfTimeError:
+            aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
     every = [cell for mine in planned.values() for cell in mine]
     for suite in dict.fromkeys(cell.suite for cell in cells):
         _tell(out, suite, choice.data, _files(cell for cell in every if cell.suite == suite))

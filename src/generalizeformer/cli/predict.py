@@ -57,7 +57,9 @@ def predict(
     files = find_images(images)
     if skipped := left_out(images):
         kinds = ", ".join(sorted({path.suffix.lower() for path in skipped}))
-        words = f"left out: {len(skipped)} files ({kinds}), which are not read here; convert them to png"
+        words = (
+            f"left out ({kinds} are not read here; convert to png): {len(skipped)} of the images"
+        )
         aside.print(words, soft_wrap=True)
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     adapter, _ = build_adapter(method, model, **own)

@@ -57,7 +57,7 @@ def _inside(folder: Path) -> list[Path]:
 
 def left_out(paths: Sequence[Path]) -> list[Path]:
     """Images below the named folders that are of kinds which are not read here."""
-    inside = (found for path in paths if path.is_dir() for found in path.rglob("*"))
+    inside = {found for path in paths if path.is_dir() for found in path.rglob("*")}
     return sorted(p for p in inside if p.suffix.lower() in OTHER_ENDINGS and p.is_file())
 
 

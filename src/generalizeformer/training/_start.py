@@ -57,14 +57,20 @@ def near(data: DomainDataset, device: torch.device) -> DomainDataset:
 
 def placed(module: ModuleT, device: torch.device) -> ModuleT:
     """The module on that device, with its channels last: that halves the time of a training step."""
-    return module.to(device).to(memory_format=torch.channels_last)
+    return _laid(module.to(device), torch.channels_last)
 
 
 def plain(module: ModuleT) -> ModuleT:
     """The module as it would be loaded: how weights lie in memory decides how answers are rounded."""
+    return _laid(module, torch.contiguous_format)
+
+
+def _laid(module: ModuleT, layout: torch.memory_format) -> ModuleT:
+    """The module with its maps' weights laid out so. Others have no channels to be first or last."""
     for tensor in (*module.parameters(), *module.buffers()):
-        # Of kernels of one pixel `contiguous` thinks that they lie well either way; a copy is sure to.
-        tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+        if tensor.dim() == 4:
+            # Kernels of one pixel pass for well laid out either way; a copy is sure to be.
+            tensor.data = tensor.data.clone(memory_format=layout)
     return module
 
 
@@ -132,8 +138,8 @@ def under_looks(domain: Domain, device: torch.device) -> list[Tensor]:
     for number in range(LOOKS):
         drawn = domain.read(torch.randperm(len(domain), generator=generator)[:OF_EACH]).to(device)
         alike = torch.zeros(len(drawn), dtype=torch.long, device=device)
-        plain = number % PLAIN == 0
-        made.append(drawn if plain else apply_looks(drawn, alike, generator, VARIED))
+        as_it_is = number % PLAIN == 0
+        made.append(drawn if as_it_is else apply_looks(drawn, alike, generator, VARIED))
     return made
 
 

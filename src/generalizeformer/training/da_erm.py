@@ -6,8 +6,8 @@ of two with a weight between 0.2 and 0.8. Classes: the embeddings of the source 
 gradients, from images spread over each; then cross-entropy. BatchNorm is in train mode in whichever network learns.
 The settings are those of a public port to DomainBed; it says nothing of the number of steps, which is ours, as is how
 many images make an embedding. Its `embedding_rate` needs its many steps: in a few hundred it moves no weight by more
-than 1e-4, so give a short training a larger one. Ours starts from the finished source model, theirs from ImageNet, and
-we have no MMD penalty, which theirs can add.
+than a few 1e-4, so give a short training a larger one. Ours starts from the finished source model, theirs from
+ImageNet, and we have no MMD penalty, which theirs can add.
 """
 
 from dataclasses import dataclass, replace
