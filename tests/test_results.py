@@ -105,6 +105,7 @@ def test_the_readme_says_who_beats_ours_in_the_small_version() -> None:
     named = {m: sizes["20"] for m, sizes in methods.items() if not m.endswith("_oracle")}
     ours = named.pop("generalizeformer")
     assert len(named) == 22
+    assert {entry["seeds"] for entry in (ours, *named.values())} == {3}
     assert all(entry["mean"] < ours["mean"] for entry in named.values())
     better = {
         (method, target)
@@ -113,10 +114,8 @@ def test_the_readme_says_who_beats_ours_in_the_small_version() -> None:
         if round(accuracy, 1) > round(ours["targets"][target], 1)
     }
     assert better == {
-        *((method, target) for method in ("shot", "shot_im") for target in ("cartoon", "sketch")),
         *((method, "cartoon") for method in ("domainadaptor", "tast_bn")),
-        *((method, "cartoon") for method in ("batchnorm", "deyo", "eata", "eta", "sar")),
-        ("tast", "photo"),
+        *((method, "photo") for method in ("tast", "t3a")),
     }
 
 
