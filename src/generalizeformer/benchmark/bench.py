@@ -91,9 +91,9 @@ class Bench:
         self, task: Task, settings: dict[str, Any], sources: DomainDataset | None = None
     ) -> Record:
         given, seed = {task.method: settings}, self.cell.seed
-        size = (task.stream.batch_size, task.stream.limit)
-        known = self.before.get(size) if sources is not None else None
+        visit = (task.stream.batch_size, task.stream.limit)
+        known = self.before.get(visit) if sources is not None else None
         record = run(self.model, self.target, task.method, task.stream, seed, given, sources, known)
         if sources is not None:
-            self.before[size] = record.sources_before
+            self.before[visit] = record.sources_before
         return record

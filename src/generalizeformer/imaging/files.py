@@ -15,16 +15,8 @@ from generalizeformer.imaging.pixels import to_bytes, to_unit
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif")  # what torchvision decodes everywhere
 
-OTHER_ENDINGS = (
-    ".bmp",
-    ".tif",
-    ".tiff",
-    ".avif",
-    ".heic",
-    ".heif",
-    ".jxl",
-    ".jp2",
-)  # not read here
+# Images all the same, but not read here.
+OTHER_ENDINGS = (".bmp", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jp2")
 
 # What begins a part of a JPEG: not a byte of the scan, where FF is followed by 00, nor what stands alone in it.
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")

@@ -56,8 +56,10 @@ def near(data: DomainDataset, device: torch.device) -> DomainDataset:
 
 
 def placed(module: ModuleT, device: torch.device) -> ModuleT:
-    """The module on that device, with its channels last: that halves the time of a training step."""
-    return _laid(module.to(device), torch.channels_last)
+    """The module on that device; on GPUs and CPUs with its channels last, which halves the time of a training step."""
+    module = module.to(device)
+    faster = device.type in ("cuda", "cpu")
+    return _laid(module, torch.channels_last) if faster else module
 
 
 def plain(module: ModuleT) -> ModuleT:
