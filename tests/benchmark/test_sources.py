@@ -8,7 +8,7 @@ from torch import Tensor
 
 from generalizeformer import catalog
 from generalizeformer.benchmark import runner
-from generalizeformer.benchmark.runner import ADAPTERS, build_adapter, compare, run
+from generalizeformer.benchmark.runner import ADAPTERS, arriving, build_adapter, compare, run
 from generalizeformer.data.streams import Stream
 
 from .toys import dataset, taught
@@ -34,6 +34,28 @@ def test_before_is_the_plain_accuracy_whatever_the_method(method: str) -> None:
 def test_the_source_itself_forgets_nothing() -> None:
     record = run(taught(), dataset(), "source", STREAM, 0, sources=dataset())
     assert record.sources_after == record.sources_before
+
+
+def test_a_limited_stream_asks_for_no_more_of_each_source_and_shares_no_answers_with_others() -> (
+    None
+):
+    asked: list[tuple[tuple[str, ...], int]] = []
+
+    def read(source: Any, domains: Any, stream: Stream, together: int) -> Any:
+        for arrival in arriving(source, domains, stream, together):
+            asked.append((stream.targets, len(arrival.images)))
+            yield arrival
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner._score, "__defaults__", (read,))
+        limited, whole = compare(
+            *(taught(), dataset(), ["source"], [Stream(("a",), 4, 0, limit=6), STREAM], 0),
+            sources=dataset(),
+        )
+    count = sum(number for targets, number in asked if targets == ("b",))
+    assert count == 2 * 6 + 2 * len(dataset()["b"])  # before and after each stream
+    assert whole.sources_before == pytest.approx({"a": plain("a"), "b": plain("b")})
+    assert limited.sources_before != whole.sources_before
 
 
 def test_without_sources_nothing_is_measured_and_nothing_else_changes() -> None:
