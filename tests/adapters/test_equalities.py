@@ -1,5 +1,6 @@
 """What different methods must agree on. Most mistakes in a method break one of these."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -25,8 +26,10 @@ from generalizeformer.adapters import (
     tent,
     tent_c,
 )
+from generalizeformer.adapters._objectives import mean_entropy
 from generalizeformer.adapters._protocol import Adapter, GroupedAdapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.normalisers import is_norm
 
 CATALOGUE = "generalizeformer.adapters"
 NAMES = catalog.names(CATALOGUE)
@@ -111,6 +114,26 @@ def test_domainadaptor_with_a_fixed_weight_and_no_learning_is_alpha_bn(
     mixed = alpha_bn.Config(batch_weight=1 - weight)
     expected = replay(build("alpha_bn", source, mixed), images)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-8)
+
+
+def test_memo_of_one_plain_view_follows_the_entropy_as_tent_would_by_plain_descent(
+    source: GeneralizeFormer, images: Tensor
+) -> None:
+    """Under the source's statistics for both; MEMO moves all parameters, of which Tent has the norm layers' affine."""
+    image, rate = images[:1], 1e-2
+    config = memo.Config(learning_rate=rate, prior=None)
+    learned = memo.MEMO(source, config, views=lambda image: iter([image])).adapted(image)
+    tent_like = copy.deepcopy(source.backbone).eval().requires_grad_(True)
+    moving = [p for m in tent_like.modules() if is_norm(m) for p in m.parameters()]
+    mean_entropy(tent_like(image)).backward()  # type: ignore[no-untyped-call]
+    torch.optim.SGD(moving, rate).step()
+    for name, module in tent_like.named_modules():
+        if is_norm(module):
+            for part, expected in module.named_parameters():
+                got = learned.get_parameter(f"{name}.{part}")
+                torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+                before = source.backbone.get_parameter(f"{name}.{part}")
+                assert not torch.equal(got, before)
 
 
 def test_shot_without_pseudo_labels_is_shot_im(source: GeneralizeFormer, images: Tensor) -> None:

@@ -1,11 +1,17 @@
-"""Our adapters against numbers recorded from the published implementations (traces/README.md)."""
+"""Our adapters, and source training, against numbers recorded from published implementations (traces/README.md)."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
-from recordings import NORMS, assert_agree, recorded, stream_of
+from lightning_fabric import Fabric
+from recordings import NORMS, assert_agree, recorded, stream_of, toy_network
 
 from generalizeformer.adapters import alpha_bn, t3a, tent
 from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.datasets import synthetic
+from generalizeformer.training import erm
 
 
 @pytest.mark.parametrize(
@@ -66,3 +72,26 @@ def test_alpha_bn_answers_the_whole_stream_in_one_call(toy: GeneralizeFormer) ->
     groups = torch.arange(len(stream)).repeat_interleave(stream.shape[1])
     got = adapter.predict_groups(stream.flatten(0, 1), groups)
     assert_agree(got, recorded("alpha_bn")["alpha0.1/logits"].flatten(0, 1))
+
+
+def test_erm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DomainBed's is Adam at one rate: AdamW without decay, without our schedule."""
+    trace, drawn = recorded("erm"), recorded("source")
+    data = synthetic.build(synthetic.Config(domains=3, classes=5, per_class=2, size=16))
+    config = erm.Config(steps=3, learning_rate=1e-3, weight_decay=0.0, schedule="constant")
+    method = erm.Erm(
+        toy_network(), data, data, Preprocessing(size=16), config, Fabric(accelerator="cpu")
+    )
+    pairs = zip(drawn["images"], drawn["labels"], strict=True)
+    recording = (SimpleNamespace(images=images, labels=labels) for images, labels in pairs)
+    monkeypatch.setattr(erm, "minibatch", lambda *_: next(recording))
+    monkeypatch.setattr(method, "preprocessing", torch.nn.Identity())
+    for step, loss in enumerate(trace["default/returned/loss"]):
+        got = method.update(step, torch.Generator())["loss"]
+        assert got == pytest.approx(loss.item(), abs=1e-8)
+        compared = [k for k in trace if k.startswith(f"default/update{step + 1}/")]
+        assert len(compared) > 15
+        for key in compared:
+            assert_agree(method.backbone.state_dict()[key.split("/")[2]], trace[key])
+    answers = method.backbone.eval()(stream_of("bs8")[0])
+    assert_agree(answers, trace["default/eval_logits"])
