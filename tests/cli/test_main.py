@@ -366,7 +366,9 @@ def test_pictures_that_cannot_be_read_are_told(
 
     Image.effect_noise((50, 50), 50).save(text)
     text.write_bytes(text.read_bytes()[:800])
-    assert f"{text}: not an image that can be read" in refused("predict", trained, pictures)
+    told = refused("predict", trained, pictures)
+    assert f"{text}: not an image that can be read" in told
+    assert told.endswith("or go on without it: --skip-unreadable")
 
 
 @pytest.mark.parametrize(

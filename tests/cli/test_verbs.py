@@ -274,6 +274,28 @@ def test_files_may_be_named_one_by_one_and_answers_be_csv(
     assert set(rows[0]) == {"file", "class", "probability", "batch"}
 
 
+def test_files_that_are_no_images_are_named_and_left_out_where_that_is_wanted(
+    command: Command, trained: Path, pictures: Path
+) -> None:
+    """Also where nothing of a batch is left."""
+    words = ("predict", trained, "--batch-size", "2", "--skip-unreadable", "--device", "cpu")
+    good = [pictures / name for name in ("a.png", "c.jpg", "d.webp")]
+    bad = [pictures / name for name in ("1.png", "2.png", "3.png")]
+    for file in bad:
+        file.write_text("not a picture")
+    ended = command(*words, good[0], bad[0], *bad[1:], *good[1:])
+    answers = json.loads(ended.out)
+    assert [(a["file"], a["batch"]) for a in answers] == [
+        (str(good[0]), 0),
+        (str(good[1]), 2),
+        (str(good[2]), 2),
+    ]
+    assert all(f"left out: {file}: not an image" in ended.err for file in bad)
+    assert "left out, as above: 3 of 6 files" in ended.err
+    alone = json.loads(command(*words, good[0]).out)
+    assert alone[0]["probability"] == answers[0]["probability"]
+
+
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_answers_in_a_file_are_those_on_the_screen(
     command: Command, trained: Path, pictures: Path, tmp_path: Path, format: str

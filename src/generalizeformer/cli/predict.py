@@ -12,11 +12,14 @@ import tyro
 
 from generalizeformer.cli._settings import method_settings
 from generalizeformer.cli._terminal import Device, aside, check_model, pick_device
-from generalizeformer.errors import DataError
+from generalizeformer.errors import DataError, ImageError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from generalizeformer.adapters._protocol import Adapter
     from generalizeformer.core.generalizeformer import GeneralizeFormer
+    from generalizeformer.core.preprocessing import Preprocessing
 
 
 def predict(
@@ -28,6 +31,7 @@ def predict(
     settings: Path | None = None,
     format: Literal["json", "csv"] = "json",
     out: Path | None = None,
+    skip_unreadable: bool = False,
     device: Device = "auto",
 ) -> None:
     """Classify image files with parameters generated for every batch of them.
@@ -40,6 +44,7 @@ def predict(
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
         format: Of the answers.
         out: File for the answers; standard output if not given.
+        skip_unreadable: Go on without files that are no images, and name them; else the first one ends it.
         device: Where to compute; auto takes a GPU if there is one.
     """
     from generalizeformer.benchmark.runner import build_adapter
@@ -68,21 +73,42 @@ def predict(
         for start in range(0, len(files), batch_size):
             status.update(f"predicting: {start} of {len(files)} images")
             batch = files[start : start + batch_size]
-            answers += _answer(model, adapter, batch, start // batch_size)
+            read = _read(batch, model.card.preprocessing, skip_unreadable)
+            if read:
+                answers += _answer(model, adapter, read, start // batch_size)
     _write(json.dumps(answers, indent=1) + "\n" if format == "json" else _csv(answers), out)
+    if len(answers) < len(files):
+        aside.print(f"left out, as above: {len(files) - len(answers)} of {len(files)} files")
     if out is not None:
         aside.print(f"{len(answers)} answers in {out}", soft_wrap=True)
 
 
-def _answer(
-    model: "GeneralizeFormer", adapter: "Adapter", files: Sequence[Path], batch: int
-) -> list[dict[str, Any]]:
+def _read(
+    files: Sequence[Path], prepare: "Preprocessing", skip_unreadable: bool
+) -> "list[tuple[Path, Tensor]]":
+    """Every file with its pixels, of shape (1, c, size, size). A file that is skipped is named."""
     from generalizeformer.imaging.files import read_images
 
+    read = []
+    for file in files:
+        try:
+            read.append((file, read_images([file], prepare.channels, prepare.size)))
+        except ImageError as error:
+            if not skip_unreadable:
+                raise ImageError(f"{error}, or go on without it: --skip-unreadable") from None
+            aside.print(f"left out: {error}", soft_wrap=True)
+    return read
+
+
+def _answer(
+    model: "GeneralizeFormer", adapter: "Adapter", read: "list[tuple[Path, Tensor]]", batch: int
+) -> list[dict[str, Any]]:
+    import torch
+
     prepare, classes = model.card.preprocessing, model.card.classes
-    pixels = read_images(files, prepare.channels, prepare.size)
-    device = next(model.parameters()).device
-    sure, best = adapter.step(prepare(pixels.to(device))).softmax(1).max(1)
+    files, pixels = zip(*read, strict=True)
+    images = prepare(torch.cat(pixels).to(next(model.parameters()).device))
+    sure, best = adapter.step(images).softmax(1).max(1)
     return [
         {"file": str(file), "class": classes[k], "probability": round(p, 4), "batch": batch}
         for file, k, p in zip(files, best.tolist(), sure.tolist(), strict=True)
