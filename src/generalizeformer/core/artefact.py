@@ -125,7 +125,8 @@ def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
     if card.architecture is None:
         raise CheckpointError(
             f"{stored.folder}: this model wraps a class of your own ({card.backbone or 'unnamed'}); "
-            "pass an instance, from_pretrained(..., backbone=MyNetwork())"
+            "pass an instance in Python, from_pretrained(..., backbone=MyNetwork()). A torchvision or timm model that "
+            "is saved with its name, as by train(..., architecture='resnet18'), also loads by itself"
         )
     return build_backbone(
         card.architecture, len(card.classes), channels=card.preprocessing.channels

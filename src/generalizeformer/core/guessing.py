@@ -11,8 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from generalizeformer.core import maps
 from generalizeformer.core.groups import Grouping
-from generalizeformer.core.settling import Map, Moves, PerChannel, PerGroup, Settled
+from generalizeformer.core.maps import Act, Map, over
+from generalizeformer.core.settling import Moves, PerChannel, PerGroup, Settled
 from generalizeformer.core.statistics import Moments, Statistics, bounded, moments, pool
 from generalizeformer.core.variation import Guess
 
@@ -27,8 +29,9 @@ def settle_by_looks(
     source: tuple[PerChannel, PerChannel],
     grouping: Grouping,
     guess: Guess,
+    act: Act = Act.NONE,
 ) -> Settled:
-    """The normalised x under γ and β that moved. `source`: the running mean and 1/σ.
+    """The normalised x under γ and β that moved. `source`: the running mean and 1/σ; `act` as in `settle`.
 
     The γ and β that it tells are those of the groups' looks.
     """
@@ -49,7 +52,7 @@ def settle_by_looks(
         slope, start = _moved(*mine, images)
         slope = slope * scale
         start = torch.addcmul(start, mean, slope, value=-1)
-        output = torch.addcmul(_over(start, x), x, _over(slope, x))
+        output = maps.scaled(x, slope, start, act)
     return Settled(output, moved.to(weight.dtype), offset.to(weight.dtype))
 
 
@@ -69,11 +72,6 @@ def _moved(
     return weight, torch.addcmul(bias, weight * to_mean, mean, value=-1)
 
 
-def _over(rows: Float[Tensor, "images channels"], x: Map) -> Tensor:
-    """Shaped and cast to go over x."""
-    return rows.to(x.dtype).reshape(*rows.shape, *[1] * (x.dim() - 2))
-
-
 class _Moments(torch.autograd.Function):
     """Mean and variance of every image. By itself autograd would keep more feature maps than this one."""
 
@@ -90,4 +88,4 @@ class _Moments(torch.autograd.Function):
         of_mean, of_variance = (gradient / x[0, 0].numel() for gradient in gradients)
         tilt = 2 * of_variance
         flat = torch.addcmul(of_mean, tilt, mean, value=-1)
-        return torch.addcmul(_over(flat, x), x, _over(tilt, x))
+        return torch.addcmul(over(flat, x), x, over(tilt, x))

@@ -6,13 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from generalizeformer.core import maps
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.guessing import settle_by_looks
+from generalizeformer.core.maps import Act
 from generalizeformer.core.normalisers import (
     along,
     channel_axis,
     check_understood,
     finish,
+    folded,
     has_source_statistics,
     self_normalise,
     source_scale,
@@ -89,7 +92,7 @@ class GroupedNorm(GroupedLayer):
     def __init__(self, name: str, layer: nn.Module, call: Call) -> None:
         super().__init__(name, layer, call)
         check_understood(layer, name)
-        self.axis = channel_axis(layer)
+        self.axis, self.act = channel_axis(layer), folded(layer)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.is_generated:
@@ -103,10 +106,13 @@ class GroupedNorm(GroupedLayer):
             mean, scale = source_scale(self.layer, self.name)
             if towards(self.name) in self.call.params:
                 assert bias is not None  # only layers with both settle
-                return finish(self.layer, self.settle(x, weight, bias, (mean, scale), grouping))
+                return self.settle(x, weight, bias, (mean, scale), grouping)
             # One multiply-add over the feature map: statistics and affine are folded per group first.
             weight = weight * scale
             bias = -mean * weight if bias is None else bias - mean * weight
+            if maps.serves(x):
+                y = maps.scaled(x, grouping.spread(weight), grouping.spread(bias), self.act)
+                return self.finished(y, self.act)
         else:
             x = self_normalise(self.layer, x)
         weight = along(grouping.spread(weight), self.axis, x).to(x.dtype)
@@ -123,15 +129,21 @@ class GroupedNorm(GroupedLayer):
         source: tuple[Tensor, Tensor],
         grouping: Grouping,
     ) -> Tensor:
-        """x under γ and β that move towards what each group shows this layer in this very run."""
+        """The answer under γ and β that move towards what each group shows this layer in this very run."""
         moves, variation = self.call.params[towards(self.name)], self.call.variation
+        act = self.act if maps.serves(x) else Act.NONE
+        given = (x, weight, bias, moves, source, grouping)
         if variation is None:
-            x, weight, bias = settle(x, weight, bias, moves, source, grouping)
+            y, weight, bias = settle(*given, act)
         else:
             guess = variation.guess(self.name, torch.promote_types(x.dtype, torch.float32))
-            x, weight, bias = settle_by_looks(x, weight, bias, moves, source, grouping, guess)
+            y, weight, bias = settle_by_looks(*given, guess, act)
         self.call.settled |= {f"{self.name}.weight": weight, f"{self.name}.bias": bias}
-        return x
+        return self.finished(y, act)
+
+    def finished(self, y: Tensor, done: Act) -> Tensor:
+        """y after what else the layer does, where that was not done with the rest."""
+        return y if done else finish(self.layer, y)
 
     def watch(self, x: Tensor) -> None:
         """Notes what each image shows this layer, in source units, where the caller asked for it."""

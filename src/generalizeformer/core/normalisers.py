@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from generalizeformer.core.maps import Act
 from generalizeformer.errors import SlotError
 
 
@@ -72,6 +73,15 @@ def finish(layer: nn.Module, x: Tensor) -> Tensor:
         step = getattr(layer, part, None)
         x = step(x) if isinstance(step, nn.Module) else x
     return x
+
+
+def folded(layer: nn.Module) -> Act:
+    """The activation that `finish` amounts to, where a kernel can do it in the same pass."""
+    drop, act = getattr(layer, "drop", None), getattr(layer, "act", None)
+    if drop is not None and type(drop) is not nn.Identity:
+        return Act.NONE
+    known: dict[type, Act] = {nn.ReLU: Act.RELU, nn.ReLU6: Act.RELU6}
+    return known.get(type(act), Act.NONE)
 
 
 def check_understood(layer: nn.Module, name: str) -> None:

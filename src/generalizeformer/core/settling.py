@@ -14,14 +14,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from generalizeformer.core import maps
 from generalizeformer.core.groups import Grouping, Kin
+from generalizeformer.core.maps import Act, Map, PerImage
 from generalizeformer.core.shapes import Groups
 from generalizeformer.core.statistics import MEAN_LIMIT, SPREAD_LIMIT, moments, pool
 
 PerGroup = Float[Tensor, "groups channels"]
 PerChannel = Float[Tensor, " channels"]
 Moves = Float[Tensor, "groups 2 channels"]
-Map = Float[Tensor, "images channels *space"]
 
 LEAST, MOST = exp(-2 * SPREAD_LIMIT), exp(2 * SPREAD_LIMIT)  # of the variance
 
@@ -43,7 +44,8 @@ class _Known(NamedTuple):
     variance: PerGroup
     narrowed: PerGroup  # s^-b
     moved: PerGroup  # γ'
-    slope: Map  # what x is multiplied by
+    slope: PerImage  # what x is multiplied by
+    start: PerImage  # and what is added to it
 
 
 def settle(
@@ -53,21 +55,26 @@ def settle(
     moves: Moves,
     source: tuple[PerChannel, PerChannel],
     grouping: Grouping,
+    act: Act = Act.NONE,
 ) -> Settled:
-    """The normalised x under γ and β that moved. `source`: the running mean and 1/σ."""
+    """The normalised x under γ and β that moved. `source`: the running mean and 1/σ.
+
+    `act`: an activation that follows, for maps that `maps.serves`.
+    """
     if x.dim() == 2:  # without space
         settled = settle(x.unsqueeze(-1), weight, bias, moves, source, grouping)
         return settled._replace(output=settled.output.squeeze(-1))
     wide = torch.promote_types(x.dtype, torch.float32)
     parts = (part.to(wide) for part in (weight, bias, moves, *source))
     kin = () if grouping.kin is None else grouping.kin.parts()
-    given = (x, *parts, grouping.ids, grouping.sizes, *kin)
+    given = (act, x, *parts, grouping.ids, grouping.sizes, *kin)
     settled = _Settle.apply(*given) if torch.is_grad_enabled() else _settled(*given)[0]
     output, moved, offset = settled
     return Settled(output, moved.to(weight.dtype), offset.to(weight.dtype))
 
 
 def _settled(
+    act: Act,
     x: Map,
     weight: PerGroup,
     bias: PerGroup,
@@ -88,16 +95,17 @@ def _settled(
         # One multiply-add over the feature map: statistics and affine are folded per group first.
         slope = moved * scale
         folded = torch.stack((slope, torch.addcmul(offset, mean, slope, value=-1)), 1)
-        slope, start = _over(folded.index_select(0, ids), x)
-        known = _Known(moves, seen, shift, variance, narrowed, moved, slope)
-        return Settled(torch.addcmul(start, x, slope), moved, offset), known
+        slope, start = folded.index_select(0, ids).unbind(1)
+        known = _Known(moves, seen, shift, variance, narrowed, moved, slope, start)
+        return Settled(maps.affine(x, slope, start, act), moved, offset), known
 
 
 class _Settle(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, act: Act, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, scale, ids, sizes, *kin = given[3:]
-        settled, known = _settled(x, *given)
+        settled, known = _settled(act, x, *given)
+        ctx.act = act
         ctx.save_for_backward(x, mean, scale, ids, sizes, *known, *kin)
         ctx.set_materialize_grads(False)
         return settled
@@ -111,9 +119,8 @@ class _Settle(torch.autograd.Function):
         of_output, of_moved, of_offset = gradients
         if of_output is None:  # only γ' and β' were used
             of_output = torch.zeros_like(x)
-        space = tuple(range(2, x.dim()))
-        wide = known.moved.dtype
-        summed = ((of_output * x).sum(space, dtype=wide), of_output.sum(space, dtype=wide))
+        applied = (of_output, x, known.slope, known.start, ctx.act)
+        summed = maps.sums(*applied)
         of_slope, of_start = _added(torch.stack(summed, 1), ids, len(sizes)).unbind(1)
         # Back through the folding and the move, group by group.
         of_offset = of_start if of_offset is None else of_offset + of_start
@@ -131,13 +138,12 @@ class _Settle(torch.autograd.Function):
         of_variance = of_variance * scale.square()
         of_seen = torch.addcmul(of_shift * scale, known.mean, of_variance, value=-2)
         of_x = None
-        if ctx.needs_input_grad[0]:
-            count = x[0, 0].numel()
-            shares = torch.stack((of_seen, 2 * of_variance), 1).to(wide) / count
-            flat, tilt = _over(_grouping(ids, sizes, kin).shared(shares), x)
-            of_x = torch.addcmul(torch.addcmul(flat, x, tilt), of_output, known.slope)
+        if ctx.needs_input_grad[1]:
+            shares = torch.stack((of_seen, 2 * of_variance), 1) / x[0, 0].numel()
+            flat, tilt = _grouping(ids, sizes, kin).shared(shares).unbind(1)
+            of_x = maps.way_back(*applied, flat, tilt)
         none = (None,) * (4 + len(kin))
-        return of_x, of_moved * known.narrowed, of_offset, of_moves, *none
+        return None, of_x, of_moved * known.narrowed, of_offset, of_moves, *none
 
 
 def _grouping(ids: Groups, sizes: Tensor, kin: Sequence[Tensor]) -> Grouping:
@@ -146,7 +152,7 @@ def _grouping(ids: Groups, sizes: Tensor, kin: Sequence[Tensor]) -> Grouping:
 
 def _pooled(x: Map, grouping: Grouping) -> tuple[PerGroup, PerGroup]:
     """Mean and variance of each group in each channel, in single precision at least."""
-    if x.dtype not in (torch.bfloat16, torch.float16):
+    if x.dtype not in (torch.bfloat16, torch.float16) or maps.serves(x):
         seen = pool(moments(x), grouping)
         return seen.mean, seen.variance
     # The same in fewer steps; a half-precision map has no digits that these could lose.
@@ -164,9 +170,3 @@ def _added(values: Float[Tensor, "images 2 channels"], ids: Groups, groups: int)
 
 def _bounded(shift: PerGroup) -> PerGroup:
     return shift.clamp(-MEAN_LIMIT, MEAN_LIMIT)
-
-
-def _over(pairs: Float[Tensor, "images 2 channels"], x: Map) -> tuple[Tensor, Tensor]:
-    """Both of each pair, shaped and cast to go over x."""
-    one, other = pairs.to(x.dtype).reshape(*pairs.shape, *[1] * (x.dim() - 2)).unbind(1)
-    return one, other

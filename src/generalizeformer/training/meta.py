@@ -189,7 +189,10 @@ class Meta:
 
     def _accuracy(self, pair: Pair, size: int) -> float:
         device, looks, limit = self.fabric.device, self.config.looks, self.config.validation_images
-        return accuracy(pair.model, pair.validation, self.preprocessing, size, device, looks, limit)
+        with self.fabric.autocast():  # as it learns, and as backbones are validated
+            return accuracy(
+                pair.model, pair.validation, self.preprocessing, size, device, looks, limit
+            )
 
 
 def begin(generator: nn.Module, config: Config) -> None:
