@@ -275,3 +275,22 @@ def test_a_method_that_refuses_is_told_and_not_asked_again(made: Any, tmp_path: 
     finish(alone, domains(), tmp_path, fabric(), tell, commit="other code")
     assert stages == ["comparing"]
     assert len(store.read(tmp_path, alone).refusals) == 1
+
+
+def test_where_nobody_answers_with_phi_it_is_not_trained_and_the_records_are_the_same(
+    made: Any, tmp_path: Path
+) -> None:
+    _, all_cells, records, _ = made
+    named = ("source", "alpha_bn", "t3a")
+    cell = replace(all_cells[0], methods=named)
+    trained: list[str] = []
+    told = finish(cell, domains(), tmp_path, fabric(), lambda stage, *_: trained.append(stage))
+    assert {*trained} == {"erm-b+c", "comparing"}
+    kept = (*named, "alpha_bn_oracle")
+    expected = [r for r in records[all_cells[0].name] if r.method in kept]
+    assert comparable(told) == comparable(expected)
+    assert not list(tmp_path.glob("models/*/config.json"))  # half a model is none
+
+
+def comparable(records: Any) -> dict[Any, Record]:
+    return {(r.method, r.batch_size): r for r in without_time(records)}

@@ -25,6 +25,9 @@ from generalizeformer.training._loop import Report
 from generalizeformer.training._run import train_recipe
 from generalizeformer.training._start import fingerprint, near, placed
 
+OURS = "generalizeformer"
+"""The method that answers with φ."""
+
 
 def finish(
     cell: Cell,
@@ -43,7 +46,8 @@ def finish(
     done = stored.done(commit, again)
     missing = [task for task in tasks(cell) if task.key not in done]
     if missing:
-        bench = _bench(cell, domains, folder, fabric, report)
+        phi = any(task.method == OURS for task in missing)
+        bench = _bench(cell, domains, folder, fabric, report, phi)
         source = fingerprint(bench.model.backbone.state_dict())
         _check_same(source, stored, folder)
         kept = stored.refusals if commit is not None and commit == stored.commit else ()
@@ -65,9 +69,17 @@ def told(folder: Path, cell: Cell) -> tuple[Record, ...]:
 
 
 def _bench(
-    cell: Cell, domains: DomainDataset, folder: Path, fabric: Fabric, report: Report | None
+    cell: Cell,
+    domains: DomainDataset,
+    folder: Path,
+    fabric: Fabric,
+    report: Report | None,
+    phi: bool,
 ) -> Bench:
-    """The cell's model, trained now or before, and what it is to meet. Backbones are shared by all cells."""
+    """The cell's model, trained now or before, and what it is to meet. Backbones are shared by all cells.
+
+    Its φ is trained only where somebody answers with it.
+    """
     sources, recipe = learned_from(cell, domains), cell.full_recipe()
     place = folder / "models" / cell.model_name
     with atomic.alone(place):  # cells of several targets or suites may want the same model at once
@@ -81,6 +93,7 @@ def _bench(
             report,
             backbones=folder / "backbones",
             scored=False,  # records tell more
+            phi=phi,
         )
     _let_go(fabric)
     _, held = split_all(

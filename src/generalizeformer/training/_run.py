@@ -51,18 +51,20 @@ def train_recipe(
     report: Report | None = None,
     backbones: Path | None = None,
     scored: bool = True,
+    phi: bool = True,
 ) -> GeneralizeFormer:
     """The trained model, also saved as `folder`. `build` gives the backbone all stages start from.
 
     Run again after an interruption, it goes on where it was. The caller's random numbers are left as they were.
     `backbones`: a folder that several trainings share, so that a backbone of the same domains, settings and seed
     is trained once; of four domains there are ten such backbones for the sixteen that four targets need.
-    `scored`: the card tells accuracies on source validation.
+    `scored`: the card tells accuracies on source validation. Without `phi`, for who compares other methods on the
+    backbone, φ is left untrained and nothing is saved but the states of stages.
     """
     recipe.check(sources)
     with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
         run = _Run(build, sources, recipe, card, folder, fabric, report, backbones, scored)
-        return run.model()
+        return run.model() if phi or recipe.episodes == "joint" else run.without_phi()
 
 
 class _Run:
@@ -93,12 +95,21 @@ class _Run:
 
     def model(self) -> GeneralizeFormer:
         model = plain(self._joint() if self.recipe.episodes == "joint" else self._staged())
-        model.companions = {name: self._companion(name, model) for name in self.recipe.also}
+        self._accompany(model)
         model.card = self._card(model)
         if self.fabric.global_rank == 0:
             model.save_pretrained(self.folder)
         self.fabric.barrier()
         return model
+
+    def without_phi(self) -> GeneralizeFormer:
+        backbone = self._erm("erm", self.data.names, self.recipe.erm)
+        model = GeneralizeFormer(backbone, self.recipe.model, self.card).to(self.fabric.device)
+        self._accompany(plain(model))
+        return model
+
+    def _accompany(self, model: GeneralizeFormer) -> None:
+        model.companions = {name: self._companion(name, model) for name in self.recipe.also}
 
     def _divide(self, sources: DomainDataset) -> tuple[DomainDataset, DomainDataset]:
         """The training and validation parts, on the GPU where they fit."""
