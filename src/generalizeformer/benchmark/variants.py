@@ -47,6 +47,14 @@ def _with_variation(recipe: Recipe) -> Recipe:
     return replace(recipe, model=replace(recipe.model, generator=generator))
 
 
+def _with_kin(recipe: Recipe) -> Recipe:
+    """Images of a batch count for each other as far as they look alike, in the place of variation."""
+    generator = recipe.model.generator
+    if isinstance(generator, channels.Config):
+        generator = replace(generator, variation=0)
+    return replace(recipe, model=replace(recipe.model, generator=generator, kin=0.3))
+
+
 def _only(kind: Kind) -> Variant:
     """Only layers of this kind are generated."""
 
@@ -77,7 +85,7 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_one_strength": _model(strengths=(1.0,)),
     "generalizeformer_not_singly": _model(singly=False),
     "generalizeformer_not_mirrored": _model(mirrored="no"),
-    "generalizeformer_with_kin": _model(kin=0.3),
+    "generalizeformer_with_kin": _with_kin,
     "generalizeformer_with_variation": _with_variation,
     "generalizeformer_mean_of_probabilities": _model(mean="probabilities"),
 }
