@@ -8,6 +8,7 @@ import torchvision
 from lightning_fabric import Fabric
 
 from generalizeformer import Config, GeneralizeFormer, Recipe
+from generalizeformer.core import maps
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card
 from generalizeformer.core.generators import channels, rows
@@ -16,7 +17,7 @@ from generalizeformer.data.datasets import digits
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.training._loop import Stage, fit
 from generalizeformer.training._run import train_recipe
-from generalizeformer.training._start import fingerprint
+from generalizeformer.training._start import fingerprint, placed
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.meta import Config as MetaConfig
@@ -48,6 +49,27 @@ def test_groups_are_answered_as_if_each_came_alone(generator: str, kin: float | 
         plain = backbone(x)
     assert (together - plain).abs().max() > 1e-3
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("generator", ["channels", "varying"])
+def test_kernels_answer_and_learn_like_pytorchs_operations(
+    generator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    backbone = placed(build_backbone("timm:tf_efficientnet_lite0", 7), torch.device("cuda")).eval()
+    x, groups = torch.randn(9, 3, 64, 64).cuda(), torch.tensor([0, 0, 1, 1, 1, 1, 2, 3, 3])
+    model = GeneralizeFormer(backbone, Config(generator=GENERATORS[generator])).cuda().eval()
+    model.calibrate(x)
+    model.learn_looks(x, torch.arange(9) // 3)
+    model.generator.begin(0.2, 0.1, 0.5)  # type: ignore[operator]
+    found = []
+    for served in (maps.serves, lambda x: False):
+        monkeypatch.setattr(maps, "serves", served)
+        logits = model(x, groups)
+        of_phi = torch.autograd.grad(logits.square().mean(), list(model.generator.parameters()))
+        found.append((logits.detach(), torch.cat([part.flatten() for part in of_phi])))
+    for ours, exact in zip(*found, strict=True):
+        assert (ours - exact).norm() < 0.01 * exact.norm()
 
 
 @pytest.mark.parametrize("kin", [None, 0.3])
