@@ -284,11 +284,6 @@ def test_autocast_leaves_the_guess_its_digits() -> None:
     assert all(map(torch.equal, again, exact))
 
 
-def test_kin_is_refused_because_looks_tell_images_apart_already() -> None:
-    with pytest.raises(UserError, match="kin and variation were both given"):
-        replace(CONFIG, kin=0.3)
-
-
 def test_gradients_reach_every_weight_of_the_generator() -> None:
     made = model()
     made.train()

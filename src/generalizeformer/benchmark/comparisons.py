@@ -30,7 +30,11 @@ COMPARISONS: Mapping[str, Mapping[str, Comparison]] = {
         "generalizeformer": Comparison({name: name for name in SHARED}, forgetting=False),
         **{
             name: Comparison({name: "generalizeformer"}, forgetting=False)
-            for name in ("generalizeformer_paper", "generalizeformer_with_variation")
+            for name in (
+                "generalizeformer_paper",
+                "generalizeformer_with_variation",
+                "generalizeformer_with_variation_and_kin",
+            )
         },
     },
     "single-source": MAIN,

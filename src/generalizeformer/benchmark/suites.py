@@ -19,7 +19,7 @@ from generalizeformer.training._recipe import Recipe
 
 OURS = "generalizeformer"
 """The training whose model all methods are compared on."""
-VARIED = ("generalizeformer_with_variation",)
+VARIED = ("generalizeformer_with_variation", "generalizeformer_with_variation_and_kin")
 """What is made for batches that hold several looks, beside the usual trainings."""
 
 
@@ -56,7 +56,7 @@ SUITES: Mapping[str, Suite] = {
         heading="Targets that change",
         about="Each domain is left out once and then met under several looks: turned, in other colours, corrupted. "
         "All methods of a target start from the same source model, that of the main benchmark. "
-        "generalizeformer_with_variation has measured how source images vary under random looks, of the kind that most "
+        "What has variation in its name has measured how source images vary under random looks, of the kind that most "
         "of these are; no other method here has seen any.",
         option="looks",
         recipes=lambda main, paper: recipes(main, paper) | variants_of(main, VARIED),

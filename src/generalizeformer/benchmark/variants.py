@@ -55,6 +55,12 @@ def _with_kin(recipe: Recipe) -> Recipe:
     return replace(recipe, model=replace(recipe.model, generator=generator, kin=0.3))
 
 
+def _with_both(recipe: Recipe) -> Recipe:
+    """Variation, and kin as far as a batch is found to be mixed."""
+    varied = _with_variation(recipe)
+    return replace(varied, model=replace(varied.model, kin=0.3))
+
+
 def _only(kind: Kind) -> Variant:
     """Only layers of this kind are generated."""
 
@@ -87,6 +93,7 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_not_mirrored": _model(mirrored="no"),
     "generalizeformer_with_kin": _with_kin,
     "generalizeformer_with_variation": _with_variation,
+    "generalizeformer_with_variation_and_kin": _with_both,
     "generalizeformer_mean_of_probabilities": _model(mean="probabilities"),
 }
 """By the name of the training and of its records."""

@@ -16,7 +16,8 @@ from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
 from generalizeformer.core.inputs import accepted_channels, check_images
-from generalizeformer.core.kinship import kindred
+from generalizeformer.core.kinship import FIRST, kindred
+from generalizeformer.core.likeness import Likeness
 from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.mixture import Mean, mixture
 from generalizeformer.core.observation import Observation, observe
@@ -52,7 +53,7 @@ class Config:
     mean: Mean = "logits"  # what it is taken of
     # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
     # all alike. For batches that hold several targets, 0.3. Only where each is looked at by itself (`singly`), and
-    # with φ of channels.
+    # with φ of channels. With its `variation`, only as far as a group is found to be mixed.
     kin: float | None = None
 
     def __post_init__(self) -> None:
@@ -68,11 +69,6 @@ class Config:
             )
         if self.kin is not None and not self.kin > 0:
             raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
-        guesses = isinstance(self.generator, channels.Config) and self.generator.variation
-        if self.kin is not None and guesses:
-            raise UserError(
-                "config: kin and variation were both given, and both tell images of a group apart; give one of them"
-            )
 
 
 PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False)
@@ -104,6 +100,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.card = self._named(card or Card())
         self.prototypes = self._build_prototypes()
         self.variation = self._build_variation()
+        self.likeness = self._build_likeness()
         self.network = GroupedBackbone(backbone, self.slots, variation=self.variation)
         self.reference = Reference(backbone, self.slots)
         self.generator = self._build_generator().to(next(backbone.parameters()))
@@ -171,7 +168,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             isinstance(config.generator, channels.Config) and "features" in config.generator.inputs
         )
         if config.kin is not None and told and each.statistics:
-            together = kindred(each.statistics, together, config.kin)
+            together = kindred(each.statistics, together, config.kin, self.likeness)
         return each.pooled(together)
 
     def _questions(self, seen: Observation, grouping: Grouping, mirrored: bool) -> list[Question]:
@@ -239,10 +236,12 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
                 f"looks: got {len(images)} images of {len(alike.sizes)} looks, {int(alike.sizes.min())} of one; give "
                 "two looks or more, of two images or more each"
             )
+        parts = images.tensor_split(-(-len(images) // AT_ONCE))
+        if self.likeness is not None:
+            self.likeness.learn(joined([self._watch(part).statistics for part in parts]), alike)
         self.variation.forget()
         for _ in range(ROUNDS):
-            runs = [self._moved(part) for part in images.tensor_split(-(-len(images) // AT_ONCE))]
-            self.variation.learn(joined([run.statistics for run in runs]), alike)
+            self.variation.learn(joined([self._moved(part).statistics for part in parts]), alike)
 
     def _watch(self, images: Images) -> Output:
         """What every image by itself shows the source model."""
@@ -281,6 +280,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
             return None
         widths = {slot.layer: slot.size[1] for slot in config.settling(self.slots)}
         made = Variation(widths, config.variation, config.prior)
+        return made.to(next(self.backbone.parameters()))
+
+    def _build_likeness(self) -> Likeness | None:
+        """What tells looks apart in the first layers, where images of a mixed group are to find their kin."""
+        if self.config.kin is None or self.variation is None:
+            return None
+        told = self.variation.channels
+        first = list(told)[: -(-len(told) // FIRST)]
+        made = Likeness({layer: told[layer] for layer in first})
         return made.to(next(self.backbone.parameters()))
 
     def _named(self, card: Card) -> Card:

@@ -95,6 +95,15 @@ class Grouping:
         rank = torch.arange(len(order), device=order.device) - start[self.ids[order]]
         return torch.empty_like(rank).index_put((order,), rank)
 
+    def halves(self, values: Float[Tensor, " images *rest"]) -> list[Tensor]:
+        """The mean of each group over every second of its images, and over the others. Only without kin."""
+        odd, parts = self.places() % 2, []
+        for half in (0, 1):
+            ids = self.ids[odd == half]
+            part = Grouping(ids, torch.bincount(ids, minlength=len(self.sizes)).to(self.sizes))
+            parts.append(part.mean(values[odd == half]))
+        return parts
+
     def each(self) -> "Grouping":
         """Every image as a group of its own, in the form that this one has; only with kin."""
         assert self.kin is not None

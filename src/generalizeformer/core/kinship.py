@@ -2,7 +2,8 @@
 
 Each image gets a model of its own, generated from the images of its group by how alike they look to the source
 model's first layers, where style shows and content does not yet. A batch of one target has kin everywhere; in a mixed
-one, each image is answered with its own kind (docs/experiments.md, section 18).
+one, each image is answered with its own kind (docs/experiments.md, section 18). Where it is known what tells looks
+apart (`core.likeness`), that is so only as far as a batch is mixed (section 24).
 """
 
 from math import sqrt
@@ -12,18 +13,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from generalizeformer.core.groups import Grouping, Kin
+from generalizeformer.core.likeness import Likeness
 from generalizeformer.core.statistics import Statistics, bounded
 
 FIRST = 4  # one in so many norm layers, the first ones, tells what images look like
 
 
-def kindred(seen: dict[str, Statistics], together: Grouping, width: float) -> Grouping:
+def kindred(
+    seen: dict[str, Statistics],
+    together: Grouping,
+    width: float,
+    likeness: Likeness | None = None,
+) -> Grouping:
     """Every image as a group of its own, made of its whole group with weights exp(-distance² / width).
 
-    `seen`: of every image by itself, in source units; so is the distance, a mean over layers and channels.
+    `seen`: of every image by itself, in source units; so is the distance, a mean over layers and channels. With
+    `likeness`, the squared distance counts as far as the group is mixed.
     """
     looks, empty = together.dense(_looks(seen))
     apart = torch.cdist(looks, looks, compute_mode="donot_use_mm_for_euclid_dist").square()
+    if likeness is not None:
+        apart = apart * likeness.mixed(seen, together).to(apart.dtype)[:, None, None]
     alike = (-apart / width).exp().masked_fill(empty.unsqueeze(1), 0)
     alike = alike.nan_to_num(0)  # images that cannot be compared are no kin
     itself = torch.eye(alike.shape[1], device=alike.device, dtype=torch.bool)

@@ -63,7 +63,7 @@ class Variation(nn.Module):
 
     def __init__(self, channels: Mapping[str, int], directions: int, prior: float) -> None:
         super().__init__()
-        self.layers, self.prior = tuple(channels), prior
+        self.channels, self.prior = dict(channels), prior
         for layer, count in channels.items():
             most = min(directions, 2 * count)
             for part in ("into", "back"):
@@ -85,7 +85,7 @@ class Variation(nn.Module):
     @torch.no_grad()
     def learn(self, seen: Mapping[str, Moments], looks: Grouping) -> None:
         """From source images one by one, in source units. `looks`: which of them look alike, two or more each."""
-        for layer in self.layers:
+        for layer in self.channels:
             if layer not in seen:
                 raise SlotError(
                     f"{layer}: it was not called once for every image, so how its statistics vary is unknown; leave it "
@@ -119,8 +119,7 @@ def _directions(
         ridge = RIDGE * within.diagonal().mean() + 1e-6
         root = torch.linalg.cholesky(within + ridge * torch.eye(len(within)).to(within))
         first, second = (
-            torch.linalg.solve_triangular(root, half.T, upper=False)
-            for half in _halves(shown, looks)
+            torch.linalg.solve_triangular(root, half.T, upper=False) for half in looks.halves(shown)
         )
         turned = torch.linalg.svd(first, full_matrices=False).U
         chance = (1 / (looks.sizes / 2).floor()).mean()
@@ -129,17 +128,6 @@ def _directions(
         turned = turned[:, order]
         into = torch.linalg.solve_triangular(root.T, turned, upper=True)
         return into, root @ turned, ratio
-
-
-def _halves(shown: Float[Tensor, "images both"], looks: Grouping) -> list[Tensor]:
-    """The mean of each look over every second of its images, and over the others."""
-    odd = looks.places() % 2
-    parts = []
-    for half in (0, 1):
-        mine = odd == half
-        ids = looks.ids[mine]
-        parts.append(Grouping(ids, torch.bincount(ids).to(looks.sizes)).mean(shown[mine]))
-    return parts
 
 
 def _key(layer: str, part: str) -> str:

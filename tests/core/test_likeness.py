@@ -1,0 +1,177 @@
+"""How mixed a group is: the ratio against the book, groups of one look and of several, and the model that uses it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from generalizeformer.core import likeness as module
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generators import channels
+from generalizeformer.core.groups import grouping
+from generalizeformer.core.kinship import kindred
+from generalizeformer.core.likeness import STRANGE, Likeness, _same
+from generalizeformer.core.statistics import Statistics
+
+from .nets import digits, images, perturbed
+
+WIDTH, EACH = 6, 24
+BETWEEN = torch.tensor([1.0, 0.7, 0.0, 0.0, 0.0, 0.0]).double()
+WITHIN = torch.tensor([0.1, 0.1, 0.3, 0.3, 0.3, 0.3]).double()
+CONFIG = Config(generator=channels.Config(variation=4, prior=5.0), kin=0.3)
+
+
+def drawn(looks: int, each: int, seed: int) -> tuple[dict[str, Statistics], Tensor]:
+    """Images whose first two channels tell the look, and the others what they show; and their looks."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    ids = torch.arange(looks).repeat_interleave(each)
+    mean = (draw(looks, WIDTH) * BETWEEN)[ids] + draw(len(ids), WIDTH) * WITHIN
+    return {"first": Statistics(mean, torch.ones_like(mean))}, ids
+
+
+def learned() -> Likeness:
+    made = Likeness({"first": WIDTH}).double()
+    seen, looks = drawn(60, EACH, seed=0)
+    made.learn(seen, grouping(looks, len(looks), looks.double()))
+    return made
+
+
+def mixed(of: Likeness, seen: dict[str, Statistics], groups: Any) -> Tensor:
+    ids = torch.as_tensor(groups)
+    return of.mixed(seen, grouping(ids, len(ids), seen["first"].mean))
+
+
+def test_the_ratio_is_that_of_two_normal_distributions() -> None:
+    torch.manual_seed(0)
+    along, ratio = torch.randn(1, 5, 3).double(), torch.tensor([2.0, 0.3, 0.0]).double()
+    got = _same(along, ratio)[0]
+    one, eye = torch.diag(ratio), STRANGE * torch.eye(3).double()
+    zero = torch.zeros(3).double()
+    for i in range(5):
+        for j in range(5):
+            both = torch.cat([along[0, i], along[0, j]])
+            cross = torch.cat([torch.cat([one + eye, one]), torch.cat([one, one + eye])], 1)
+            alike = MultivariateNormal(torch.cat([zero, zero]), cross).log_prob(both)
+            apart = [MultivariateNormal(zero, one + eye).log_prob(along[0, k]) for k in (i, j)]
+            torch.testing.assert_close(got[i, j], alike - sum(apart))
+
+
+def test_groups_of_one_look_are_told_from_mixed_ones() -> None:
+    made = learned()
+    seen, looks = drawn(8, 20, seed=1)
+    alone = mixed(made, seen, looks)
+    together = mixed(
+        made, seen, torch.randperm(160, generator=torch.Generator().manual_seed(0)) % 8
+    )
+    assert alone.max() < 0.2
+    assert together.min() > 0.9
+
+
+def test_a_few_strangers_are_a_little_mixed() -> None:
+    made, (seen, _) = learned(), drawn(2, 20, seed=3)
+    places = torch.arange(40)
+    few, half = places[:22], torch.cat([places[:10], places[20:30]])
+    found = []
+    for chosen in (places[:20], few, half):
+        part = {
+            "first": Statistics(*(v[chosen] for v in (seen["first"].mean, seen["first"].variance)))
+        }
+        found.append(float(mixed(made, part, [0] * len(chosen))[0]))
+    assert found[0] < found[1] < found[2]
+
+
+def test_a_group_does_not_notice_the_others_nor_their_sizes() -> None:
+    made, (seen, _) = learned(), drawn(6, 5, seed=2)
+    groups = torch.tensor([7] * 3 + [-1] * 26 + [4])
+    together = mixed(made, seen, groups)
+    for number, group in enumerate((-1, 4, 7)):
+        mine = groups == group
+        part = {"first": Statistics(seen["first"].mean[mine], seen["first"].variance[mine])}
+        torch.testing.assert_close(mixed(made, part, groups[mine]), together[number : number + 1])
+    assert together[1] == 0  # one image is of one look
+    seen["first"].mean[groups == 7] = float("nan")
+    again = mixed(made, seen, groups)
+    assert torch.equal(again[:2], together[:2])
+    assert again.isfinite().all()
+
+
+def test_distances_count_as_far_as_a_group_is_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, (seen, _) = learned(), drawn(3, 4, seed=4)
+    together = grouping(torch.arange(12) % 2, 12, seen["first"].mean)
+    values = torch.randn(12, 2).double()
+    for share, like in ((0.0, None), (1.0, 0.3), (0.5, 0.6)):
+        monkeypatch.setattr(made, "mixed", lambda *_, s=share: torch.full((2,), s).double())
+        got = kindred(seen, together, 0.3, made).mean(values)
+        plain = together.spread(together.mean(values))
+        expected = plain if like is None else kindred(seen, together, like).mean(values)
+        torch.testing.assert_close(got, expected)
+
+
+def model() -> GeneralizeFormer:
+    made = perturbed(digits(), CONFIG.generator, kin=0.3, singly=True)
+    made.learn_looks(images(24), torch.arange(24) // 4)
+    return made
+
+
+def test_only_a_model_with_both_has_it_and_it_is_saved(tmp_path: Any) -> None:
+    made = model()
+    assert made.likeness is not None
+    assert made.likeness.get_buffer("ratio").max() > 0
+    made.save_pretrained(tmp_path)
+    again = GeneralizeFormer.from_pretrained(tmp_path, backbone=digits())
+    assert torch.equal(again.likeness.into, made.likeness.into)  # type: ignore[union-attr]
+    for config in (Config(kin=0.3), Config(generator=CONFIG.generator)):
+        assert GeneralizeFormer(digits(), config).likeness is None
+
+
+def test_groups_are_answered_as_if_each_had_come_alone() -> None:
+    made, x, groups = model(), images(11), torch.tensor([3, 3, 0, 0, 0, 9, 3, 0, 9, 9, 5])
+    with torch.no_grad():
+        together = made(x, groups)
+        for group in (0, 3, 5, 9):
+            alone = made(x[groups == group])
+            torch.testing.assert_close(together[groups == group], alone, rtol=0, atol=1e-9)
+        plain = made.backbone(x)
+    assert (together - plain).abs().max() > 1e-3
+
+
+def test_a_group_that_is_not_mixed_is_answered_as_without_kin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, x, groups = model(), images(9), torch.arange(9) // 5
+    monkeypatch.setattr(made.likeness, "mixed", lambda seen, together: 0 * together.sizes)
+    with torch.no_grad():
+        got = made(x, groups)
+        made.config = Config(
+            generator=CONFIG.generator, kin=None, singly=True, strengths=made.config.strengths
+        )
+        torch.testing.assert_close(got, made(x, groups), rtol=0, atol=1e-9)
+
+
+def test_gradients_reach_every_weight_of_phi() -> None:
+    made = model().train()
+    made(images(6), torch.arange(6) // 3).square().sum().backward()
+    assert all(weight.grad is not None for weight in made.generator.parameters())
+    assert not list(made.likeness.parameters())  # type: ignore[union-attr]
+
+
+def test_half_precision_does_not_reach_it() -> None:
+    made, (seen, _) = learned().float(), drawn(4, 5, seed=5)
+    seen = {"first": Statistics(seen["first"].mean.float(), seen["first"].variance.float())}
+    exact = mixed(made, seen, torch.arange(20) % 2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(mixed(made, seen, torch.arange(20) % 2), exact)
+
+
+def test_more_directions_than_looks_are_none() -> None:
+    made = Likeness({"first": WIDTH}).double()
+    seen, looks = drawn(3, 4, seed=6)
+    made.learn(seen, grouping(looks, 12, looks.double()))
+    assert (made.get_buffer("ratio") > 0).sum() <= 3
+    assert made.get_buffer("ratio").shape == (module.DIRECTIONS,)
