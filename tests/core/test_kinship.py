@@ -124,6 +124,18 @@ def test_kin_and_the_same_images_one_by_one_go_side_by_side() -> None:
     torch.testing.assert_close(together.spread(together.sizes), torch.cat([kin.sizes, alone.sizes]))
 
 
+def test_how_mixed_groups_are_goes_along() -> None:
+    share = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
+    kin = replace(among([0, 1, 0, 1, 1], values(5, 3)), mixed=share)
+    together = side_by_side([kin, kin.each()]).mixed
+    assert together is not None
+    assert torch.equal(together, share.repeat(2))
+    plain = replace(grouping(GROUPS, 6, LIKE), mixed=share[:3])
+    again = side_by_side([plain.repeat(2)]).mixed
+    assert again is not None
+    assert torch.equal(again, share[:3])
+
+
 def test_statistics_of_kin_are_those_of_a_weighted_batch() -> None:
     kin, x = among([0, 0, 0], values(3, 2)), values(3, 2, 50)
     assert kin.kin is not None

@@ -1,5 +1,6 @@
 """How mixed a group is: the ratio against the book, groups of one look and of several, and the model that uses it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,21 +70,21 @@ def test_groups_of_one_look_are_told_from_mixed_ones() -> None:
     together = mixed(
         made, seen, torch.randperm(160, generator=torch.Generator().manual_seed(0)) % 8
     )
-    assert alone.max() < 0.2
-    assert together.min() > 0.9
+    assert alone.max() == 0
+    assert together.min() == 1
 
 
-def test_a_few_strangers_are_a_little_mixed() -> None:
-    made, (seen, _) = learned(), drawn(2, 20, seed=3)
+def test_some_strangers_are_a_little_mixed_and_very_few_are_not() -> None:
+    made, (seen, _) = learned(), drawn(2, 20, seed=6)
     places = torch.arange(40)
-    few, half = places[:22], torch.cat([places[:10], places[20:30]])
+    some, half = places[:26], torch.cat([places[:10], places[20:30]])
     found = []
-    for chosen in (places[:20], few, half):
+    for chosen in (places[:20], places[:21], some, half):
         part = {
             "first": Statistics(*(v[chosen] for v in (seen["first"].mean, seen["first"].variance)))
         }
         found.append(float(mixed(made, part, [0] * len(chosen))[0]))
-    assert found[0] < found[1] < found[2]
+    assert found[0] == found[1] == 0 < found[2] < found[3]
 
 
 def test_a_group_does_not_notice_the_others_nor_their_sizes() -> None:
@@ -141,17 +142,23 @@ def test_groups_are_answered_as_if_each_had_come_alone() -> None:
     assert (together - plain).abs().max() > 1e-3
 
 
-def test_a_group_that_is_not_mixed_is_answered_as_without_kin(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("groups", [[0] * 9, [0, 1, 1, 0, 0, 2, 1, 1, 0], list(range(9))])
+def test_a_group_that_is_not_mixed_is_answered_by_the_ordinary_rule(
+    monkeypatch: pytest.MonkeyPatch, groups: list[int]
 ) -> None:
-    made, x, groups = model(), images(9), torch.arange(9) // 5
-    monkeypatch.setattr(made.likeness, "mixed", lambda seen, together: 0 * together.sizes)
+    made, x, ids = model(), images(9), torch.tensor(groups)
+    ordinary = replace(CONFIG.generator, variation=0, prior=1.0)
+    plain = perturbed(made.backbone, ordinary, singly=True, strengths=made.config.strengths)
+    plain.generator.load_state_dict(made.generator.state_dict())
     with torch.no_grad():
-        got = made(x, groups)
-        made.config = Config(
-            generator=CONFIG.generator, kin=None, singly=True, strengths=made.config.strengths
-        )
-        torch.testing.assert_close(got, made(x, groups), rtol=0, atol=1e-9)
+        assert (made(x, torch.zeros(9).long()) - made.backbone(x)).abs().max() > 1e-3
+        monkeypatch.setattr(made.likeness, "mixed", lambda _, together: 0 * together.sizes)
+        torch.testing.assert_close(made(x, ids), plain(x, ids), rtol=0, atol=1e-9)
+        for name, value in plain.generate(x, ids).items():
+            torch.testing.assert_close(made.generate(x, ids)[name], value, rtol=0, atol=1e-9)
+        monkeypatch.setattr(made.likeness, "mixed", lambda _, together: together.sizes**0)
+        if len(set(groups)) < 9:
+            assert (made(x, ids) - plain(x, ids)).abs().max() > 1e-6
 
 
 def test_gradients_reach_every_weight_of_phi() -> None:

@@ -53,7 +53,7 @@ class Config:
     mean: Mean = "logits"  # what it is taken of
     # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
     # all alike. For batches that hold several targets, 0.3. Only where each is looked at by itself (`singly`), and
-    # with φ of channels. With its `variation`, only as far as a group is found to be mixed.
+    # with φ of channels. With its `variation`, both count only as far as a group is found to be mixed.
     kin: float | None = None
 
     def __post_init__(self) -> None:
@@ -121,12 +121,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         together = grouping(groups, len(images), images)
         if len(together.sizes) == len(images):
             # Groups of one image: the group's model is the image's own, so what both answer counts twice.
+            if self.likeness is not None:  # and one image is of one look
+                each = _known(each, torch.zeros_like(each.grouping.sizes))
             asked = self._questions(each, each.grouping, mirrored != "no")
             answers = self.network.answer(asked)
             both = len(answers) // 2 if mirrored == "group" else len(answers)
             return self._mean(each, answers + answers[:both])
         pooled = self._pooled(each, together)
         apart = each.grouping if pooled.grouping.kin is None else pooled.grouping.each()
+        each = _known(each, pooled.grouping.mixed)
         asked = self._questions(pooled, pooled.grouping, mirrored != "no")
         asked += self._questions(each, apart, mirrored == "all")
         return self._mean(each, self.network.answer(asked))
@@ -137,6 +140,11 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         The parameters at strength 1, of the group as a whole; `forward` averages answers as the config says.
         """
         seen = self.observe(images, groups)
+        if self.likeness is not None:
+            with torch.no_grad():
+                alone = self.reference.relate(self._watch(images).statistics)
+            mixed = self.likeness.mixed(alone, seen.grouping)
+            seen = _known(seen, mixed.to(seen.grouping.sizes.dtype))
         target, settled = self._generate(seen), {}
         if any(towards(slot.layer) in target for slot in self.slots):
             settled = self.network.run(seen.images, seen.grouping, target).settled
@@ -319,3 +327,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         artefact.fill(model, stored)
         model.companions = stored.companions
         return model.eval()
+
+
+def _known(seen: Observation, mixed: Tensor | None) -> Observation:
+    """What was seen, of groups that are so mixed."""
+    return replace(seen, grouping=replace(seen.grouping, mixed=mixed))

@@ -85,7 +85,8 @@ class GroupedBackbone:
         self.follow()
         try:
             kin = None if grouping.kin is None else grouping.kin.parts()
-            return self.traced(images, grouping.ids, grouping.sizes, kin, params, watch)
+            given = (images, grouping.ids, grouping.sizes, kin, grouping.mixed)
+            return self.traced(*given, params, watch)
         finally:
             self.call.clear()  # also where memory ran out
 
@@ -106,12 +107,13 @@ class GroupedBackbone:
         ids: Tensor,
         sizes: Tensor,
         kin: Parts | None,
+        mixed: Tensor | None,
         params: Params,
         watch: bool,
     ) -> Output:
         """The part of `run` that is only tensor work: what torch.compile captures, for any number of groups."""
         call = self.call
-        call.grouping = Grouping(ids, sizes, None if kin is None else Kin(*kin))
+        call.grouping = Grouping(ids, sizes, None if kin is None else Kin(*kin), mixed)
         call.params = params
         call.watched, call.settled = {} if watch else None, {}
         logits = self.network(images)
@@ -127,6 +129,7 @@ class GroupedBackbone:
             ids: Tensor,
             sizes: Tensor,
             kin: Parts | None,
+            mixed: Tensor | None,
             params: Params,
             watch: bool,
         ) -> Output:
@@ -134,9 +137,11 @@ class GroupedBackbone:
             # never finish with networks that compute their padding from them.
             for value in (images, ids, sizes, *(kin or ()), *params.values()):
                 torch._dynamo.maybe_mark_dynamic(value, 0)
+            if mixed is not None:
+                torch._dynamo.maybe_mark_dynamic(mixed, 0)
             if kin is not None:
                 torch._dynamo.maybe_mark_dynamic(kin[0], (1, 2))
-            return compiled(images, ids, sizes, kin, params, watch)
+            return compiled(images, ids, sizes, kin, mixed, params, watch)
 
         self.traced = run  # type: ignore[method-assign]
 

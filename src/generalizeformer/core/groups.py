@@ -1,6 +1,6 @@
 """Group arithmetic: one id per image in, one value per group out, and never a glance at another group."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -53,12 +53,14 @@ class Kin:
 class Grouping:
     """Which image belongs to which group: ids 0..G-1, and how many images each group has.
 
-    With `kin`, every image is a group of its own, and is as large as the weights of its kin say.
+    With `kin`, every image is a group of its own, and is as large as the weights of its kin say. `mixed`: how far each
+    group is of several looks, from 0 to 1; None where nobody knows.
     """
 
     ids: Groups
     sizes: Float[Tensor, " groups"]
     kin: Kin | None = None
+    mixed: Float[Tensor, " groups"] | None = None
 
     def mean(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " groups *rest"]:
         """The mean of each group. A sum by index: a matrix product would let one group's inf reach the others."""
@@ -107,25 +109,31 @@ class Grouping:
     def each(self) -> "Grouping":
         """Every image as a group of its own, in the form that this one has; only with kin."""
         assert self.kin is not None
-        return Grouping(self.ids, torch.ones_like(self.sizes), self.kin.alone())
+        return replace(self, sizes=torch.ones_like(self.sizes), kin=self.kin.alone())
 
     def repeat(self, times: int) -> "Grouping":
         """The grouping of `times` copies of the images, one copy after another. Only without kin."""
         assert self.kin is None
-        return Grouping(self.ids.repeat(times), self.sizes * times)
+        return replace(self, ids=self.ids.repeat(times), sizes=self.sizes * times)
 
 
 def side_by_side(groupings: list[Grouping]) -> Grouping:
-    """The groups of all of them in one, in this order. All have kin, then of equally large groups, or none has."""
+    """The groups of all of them in one, in this order. All have kin, then of equally large groups, or none has.
+
+    Of all it is known how mixed they are, or of none.
+    """
     ids = _onward([one.ids for one in groupings], [len(one.sizes) for one in groupings])
     sizes = torch.cat([one.sizes for one in groupings])
+    known = [one.mixed for one in groupings if one.mixed is not None]
+    assert len(known) in (0, len(groupings))
+    mixed = torch.cat(known) if known else None
     every = [one.kin for one in groupings if one.kin is not None]
     if not every:
-        return Grouping(ids, sizes)
+        return Grouping(ids, sizes, mixed=mixed)
     assert len(every) == len(groupings)
     weights, places = torch.cat([kin.weights for kin in every]), [kin.place for kin in every]
     group = _onward([kin.group for kin in every], [len(kin.weights) for kin in every])
-    return Grouping(ids, sizes, Kin(weights, group, torch.cat(places)))
+    return Grouping(ids, sizes, Kin(weights, group, torch.cat(places)), mixed)
 
 
 def _onward(ids: list[Tensor], counts: list[int]) -> Tensor:

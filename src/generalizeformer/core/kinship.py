@@ -28,12 +28,15 @@ def kindred(
     """Every image as a group of its own, made of its whole group with weights exp(-distance² / width).
 
     `seen`: of every image by itself, in source units; so is the distance, a mean over layers and channels. With
-    `likeness`, the squared distance counts as far as the group is mixed.
+    `likeness`, the squared distance counts as far as the group is mixed, and every image is told how far that is.
     """
     looks, empty = together.dense(_looks(seen))
     apart = torch.cdist(looks, looks, compute_mode="donot_use_mm_for_euclid_dist").square()
+    mixed = None
     if likeness is not None:
-        apart = apart * likeness.mixed(seen, together).to(apart.dtype)[:, None, None]
+        mixed = likeness.mixed(seen, together)
+        apart = apart * mixed.to(apart.dtype)[:, None, None]
+        mixed = together.spread(mixed.to(together.sizes.dtype))
     alike = (-apart / width).exp().masked_fill(empty.unsqueeze(1), 0)
     alike = alike.nan_to_num(0)  # images that cannot be compared are no kin
     itself = torch.eye(alike.shape[1], device=alike.device, dtype=torch.bool)
@@ -41,7 +44,8 @@ def kindred(
     weights = alike / alike.sum(2, keepdim=True)
     ids, places = together.ids, together.places()
     sizes = weights.square().sum(2).reciprocal()[ids, places]
-    return Grouping(torch.arange(len(ids), device=ids.device), sizes, Kin(weights, ids, places))
+    kin = Kin(weights, ids, places)
+    return Grouping(torch.arange(len(ids), device=ids.device), sizes, kin, mixed)
 
 
 def _looks(seen: dict[str, Statistics]) -> Float[Tensor, "images numbers"]:

@@ -10,6 +10,9 @@ single images have less spread than the source has counts as a look that all hav
 Images that arrive together need not look alike. Along a direction, images of one look vary by 1 (W); what a group
 varies more than that, d, is looks that differ, and then an image's own look is d / (d + 1) of the way from the group's
 mean to the image (section 22).
+
+To single images and groups of one look, all this does more harm than good. Where it is known how mixed a group is
+(`core.likeness`), it counts only so far; what is left is the ordinary rule, n / (n + 1) of what n images show.
 """
 
 from collections.abc import Mapping
@@ -24,7 +27,15 @@ from generalizeformer.core.statistics import Moments, Statistics, bounded
 from generalizeformer.errors import SlotError
 
 RIDGE = 0.3  # of the mean variance, added to each: there are fewer images than channels
+ORDINARY = 1.0  # images of the source that a group is weighed against where it is not mixed
 MOST = 4.0  # how much looks that arrive together may differ, in units of how much known ones do
+
+
+def priors(prior: float, of: Grouping) -> Float[Tensor, "groups 1"]:
+    """Images of the source that each group is weighed against: the ordinary number where it is not mixed."""
+    if of.mixed is None:
+        return torch.full_like(of.sizes, prior).unsqueeze(1)
+    return (ORDINARY + of.mixed * (prior - ORDINARY)).unsqueeze(1)
 
 
 class Guess(NamedTuple):
@@ -43,10 +54,11 @@ class Guess(NamedTuple):
         along = each @ self.into
         apart = along - of.spread(of.mean(along))
         differ = self._differ(apart.detach(), of, count)
-        trust = count / (count + self.prior)
-        gain = (1 - trust) * self.ratio / (self.ratio + (1 + differ) / count)
+        mixed = 1.0 if of.mixed is None else of.mixed.unsqueeze(1).to(shown.dtype)
+        trust = count / (count + priors(self.prior, of).to(shown.dtype))
+        gain = mixed * (1 - trust) * self.ratio / (self.ratio + (1 + differ) / count)
         groups = trust * shown + ((shown @ self.into) * gain) @ self.back.T
-        own = (apart * of.spread(differ / (differ + 1))) @ self.back.T
+        own = (apart * of.spread(mixed * differ / (differ + 1))) @ self.back.T
         return groups, of.spread(groups) + own
 
     def _differ(self, apart: Tensor, of: Grouping, count: Tensor) -> Tensor:

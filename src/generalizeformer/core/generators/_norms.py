@@ -15,6 +15,7 @@ from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot, towards
 from generalizeformer.core.statistics import Statistics, bounded
+from generalizeformer.core.variation import priors
 
 DESCRIPTORS = 8
 MOVES = 4  # of a channel: towards the batch's mean, towards its spread, free change of γ, free change of β
@@ -112,7 +113,7 @@ def apply(
 def _trust(seen: Observation, bounds: Bounds) -> Float[Tensor, "groups 1"]:
     """What the statistics of so many images are worth beside the source's."""
     sizes = seen.grouping.sizes.unsqueeze(1)
-    return (sizes / (sizes + bounds.prior)).to(seen.features.dtype)
+    return (sizes / (sizes + priors(bounds.prior, seen.grouping))).to(seen.features.dtype)
 
 
 def _left_to_move(
