@@ -88,16 +88,34 @@ def test_what_the_readme_tells_of_other_suites_is_in_their_summaries() -> None:
     assert ours["lost"]["changing"] < 0.5
     claims = [methods_of()["generalizeformer"][n]["mean"] for n in ("1", "128")]
     claims += [dynamic["source"]["20"]["alone"], ours["alone"], ours["lost"]["mixed"]]
+    claims += [dynamic["generalizeformer_with_variation_and_kin"]["20"]["lost"]["mixed"]]
     claims += [tent["alone"], tent["lost"]["mixed"]]
+    ablations = methods_of("ablations")
+    changed = ("without_features", "classifier_only", "norms_only", "without_shift")
+    claims += [-ablations[f"generalizeformer_{name}"]["20"]["difference"] for name in changed]
+    nothing = ("without_gradients", "without_parameters", "pseudo_label")
+    differences = [ablations[f"generalizeformer_{name}"]["20"]["difference"] for name in nothing]
+    assert max(map(abs, differences)) < 0.05
+    claims += [0.0]
     claims += [apart[m]["20"]["mean"] for m in ("generalizeformer", "source", "tent")]
     claims += [single[m]["20"]["mean"] for m in ("generalizeformer", "source", "alpha_bn", "t3a")]
-    claims += [-methods_of("ablations")["generalizeformer_with_kin"]["20"]["difference"]]
+    claims += [-ablations["generalizeformer_with_kin"]["20"]["difference"]]
     small = {method: sizes["20"] for method, sizes in methods_of(folder="pacs_small").items()}
     claims += [methods_of()["domainadaptor"]["20"]["mean"]]
     order = ("generalizeformer", "source", "shot_im", "shot", "domainadaptor")
     claims += [small[method]["mean"] for method in order]
     claims += [small[method]["sources_after"] for method in ("shot_im", "generalizeformer")]
     assert re.findall(r"\d+\.\d", text) == [f"{value:.1f}" for value in claims]
+
+
+def test_mixed_looks_lose_less_than_a_point_where_batches_are_told_apart() -> None:
+    name = "generalizeformer_with_variation_and_kin"
+    for entry in methods_of("dynamic")[name].values():
+        assert entry["seeds"] >= 2
+        assert max(entry["lost"].values()) < 1
+    plain = methods_of("ablations")[name]["20"]
+    assert abs(plain["difference"]) < 0.1
+    assert plain["sources_after"] > methods_of()["source"]["20"]["sources_after"] - 0.5
 
 
 def test_the_readme_says_who_beats_ours_in_the_small_version() -> None:

@@ -1,9 +1,13 @@
 """Passes over feature maps as kernels of a GPU (Triton): each map is read once and written once.
 
-PyTorch needs up to four times as many passes for the same, and its sums over the space of maps whose channels lie
-last are slow. Maps are (images, channels, height, width) with channels last; whatever is a number for each image and
-channel is a matrix in single precision. Sums are added up in the same order every time. `act` is the activation that
-follows (`core.maps.Act`).
+PyTorch has an operation for each step, and each goes over the map again. On an H200, for 240 maps of 96 channels and
+112 by 112 pixels in bfloat16, `affine` with ReLU6 takes 348 µs where PyTorch takes 1,126, `way_back` 653 where it takes
+1,742 and the activation's way back on top, and `sums` as long as PyTorch does without it. Its own sums over one map
+were faster than a kernel here, so moments are left to it.
+
+Maps are (images, channels, height, width) with channels last; whatever is a number for each image and channel is a
+matrix in single precision. Sums are added up in the same order every time. `act` is the activation that follows
+(`core.maps.Act`).
 """
 
 import torch
@@ -13,13 +17,6 @@ from torch import Tensor
 
 TILE = 8192  # numbers that a program works on at once
 WIDEST = 64  # channels of a tile
-
-
-def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each image's channels."""
-    mean, variance = _numbers(x), _numbers(x)
-    _launch(_moments, x, (x, mean, variance))
-    return mean, variance
 
 
 def affine(x: Tensor, slope: Tensor, start: Tensor, act: int) -> Tensor:
@@ -114,26 +111,6 @@ def _let_through(gradient, value, act: tl.constexpr):
     if act == 2:
         gradient = tl.where(value >= 6, 0.0, gradient)
     return gradient
-
-
-@triton.jit
-def _moments(x, mean, variance, pixels, channels, high: tl.constexpr, wide: tl.constexpr):
-    of_mean = tl.zeros([wide], tl.float32)
-    of_square = tl.zeros([wide], tl.float32)
-    for first in range(0, pixels, high):
-        at, inside = _tile(pixels, channels, first, high, wide)
-        value = tl.load(x + at, inside, 0.0).to(tl.float32)
-        # Two sets of numbers and their moments as one (Chan, Golub and LeVeque, 1979): no digit cancels.
-        count = tl.minimum(pixels - first, high).to(tl.float32)
-        middle = tl.sum(value, 0) / count
-        away = tl.where(inside, value - middle[None, :], 0.0)
-        apart = middle - of_mean
-        share = count / (first + count)
-        of_mean += apart * share
-        of_square += tl.sum(away * away, 0) + apart * apart * first * share
-    row, there = _row(channels, wide)
-    tl.store(mean + row, of_mean, there)
-    tl.store(variance + row, of_square / pixels, there)
 
 
 @triton.jit

@@ -19,7 +19,6 @@ from generalizeformer.core.groups import grouping
 from generalizeformer.core.guessing import settle_by_looks
 from generalizeformer.core.maps import Act
 from generalizeformer.core.settling import settle
-from generalizeformer.core.statistics import moments
 from generalizeformer.core.variation import Guess
 
 SHAPES = [(3, 5, 4, 6), (2, 70, 3, 3), (2, 16, 24, 25), (4, 3, 1, 1)]
@@ -45,16 +44,6 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[T
         torch.randn(shape).to(dtype).contiguous(memory_format=torch.channels_last) for _ in "xg"
     )
     return 3 * x + 1, gradient, *torch.randn(shape[0], 4, shape[1]).unbind(1)
-
-
-@pytest.mark.parametrize("dtype", CLOSE)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_moments(kernels: ModuleType, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x = drawn(shape, dtype)[0] + 30
-    mean, variance = kernels.moments(x)
-    exact = torch.var_mean(x.double(), (2, 3), correction=0)
-    torch.testing.assert_close(mean.double(), exact[1], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(variance.double(), exact[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("act", Act)
@@ -95,7 +84,6 @@ def test_nan_stays_where_it_is(kernels: ModuleType) -> None:
     ):
         where = answer.isnan().nonzero().tolist()
         assert where == [[1, 2, 0, 0]]
-    assert kernels.moments(x)[0].isnan().nonzero().tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("act", Act)
@@ -178,8 +166,3 @@ def test_models_answer_and_learn_alike(
     monkeypatch.setattr(maps, "serves", lambda x: False)
     for one, other in zip(ours, compute(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-
-
-def test_moments_that_are_learned_through_are_left_to_pytorch(kernels: ModuleType) -> None:
-    x = drawn(SHAPES[0])[0].requires_grad_()
-    assert moments(x).mean.requires_grad

@@ -41,11 +41,6 @@ def serves(x: Tensor) -> bool:
     return laid and not torch.compiler.is_compiling() and _has_triton()
 
 
-def moments(x: Map) -> tuple[PerImage, PerImage]:
-    """Mean and biased variance, in single precision. Only of maps that are served, and without gradients."""
-    return _kernel("moments")(x)  # type: ignore[no-any-return]
-
-
 def scaled(x: Map, slope: PerImage, start: PerImage, act: Act = Act.NONE) -> Map:
     """act(start + slope x), for gradients to go back through."""
     if not serves(x):

@@ -152,7 +152,7 @@ def _grouping(ids: Groups, sizes: Tensor, kin: Sequence[Tensor]) -> Grouping:
 
 def _pooled(x: Map, grouping: Grouping) -> tuple[PerGroup, PerGroup]:
     """Mean and variance of each group in each channel, in single precision at least."""
-    if x.dtype not in (torch.bfloat16, torch.float16) or maps.serves(x):
+    if x.dtype not in (torch.bfloat16, torch.float16):
         seen = pool(moments(x), grouping)
         return seen.mean, seen.variance
     # The same in fewer steps; a half-precision map has no digits that these could lose.

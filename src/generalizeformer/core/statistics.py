@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from generalizeformer.core import maps
 from generalizeformer.core.groups import Grouping
 
 # Where a difference from the source is no longer one of style, in its units.
@@ -56,8 +55,6 @@ def bounded(
 
 def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
     """The moments over space, in single precision at least."""
-    if maps.serves(x) and not (x.requires_grad and torch.is_grad_enabled()):
-        return Moments(*maps.moments(x))
     x = x.unsqueeze(-1) if x.dim() == 2 else x
     space = tuple(
         range(2, x.dim())
