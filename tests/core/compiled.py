@@ -58,8 +58,9 @@ def among_others(generator: str) -> dict[str, Any]:
         with torch.no_grad():
             each = eager.observe(x, torch.arange(count))
             together = grouping(ids, count, x)
-            if generator == "settling":
-                together = kindred(each.statistics, together, 0.3)
+            # Where looks are guessed, only as far as a group is mixed.
+            mixed = None if generator == "settling" else torch.rand(groups, dtype=x.dtype)
+            together = kindred(each.statistics, together, 0.3, mixed)
             source, seen = eager.slots.parameters_of(eager.backbone), each.pooled(together)
             params = eager.generator(source, seen)
             got, expected = (m.network.run(x, together, params).logits for m in (model, eager))

@@ -102,13 +102,12 @@ def test_a_group_does_not_notice_the_others_nor_their_sizes() -> None:
     assert again.isfinite().all()
 
 
-def test_distances_count_as_far_as_a_group_is_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, (seen, _) = learned(), drawn(3, 4, seed=4)
+def test_distances_count_as_far_as_a_group_is_mixed() -> None:
+    seen, _ = drawn(3, 4, seed=4)
     together = grouping(torch.arange(12) % 2, 12, seen["first"].mean)
     values = torch.randn(12, 2).double()
     for share, like in ((0.0, None), (1.0, 0.3), (0.5, 0.6)):
-        monkeypatch.setattr(made, "mixed", lambda *_, s=share: torch.full((2,), s).double())
-        got = kindred(seen, together, 0.3, made).mean(values)
+        got = kindred(seen, together, 0.3, torch.full((2,), share).double()).mean(values)
         plain = together.spread(together.mean(values))
         expected = plain if like is None else kindred(seen, together, like).mean(values)
         torch.testing.assert_close(got, expected)
@@ -153,12 +152,33 @@ def test_a_group_that_is_not_mixed_is_answered_by_the_ordinary_rule(
     with torch.no_grad():
         assert (made(x, torch.zeros(9).long()) - made.backbone(x)).abs().max() > 1e-3
         monkeypatch.setattr(made.likeness, "mixed", lambda _, together: 0 * together.sizes)
-        torch.testing.assert_close(made(x, ids), plain(x, ids), rtol=0, atol=1e-9)
+        assert torch.equal(made(x, ids), plain(x, ids))
         for name, value in plain.generate(x, ids).items():
-            torch.testing.assert_close(made.generate(x, ids)[name], value, rtol=0, atol=1e-9)
+            assert torch.equal(made.generate(x, ids)[name], value)
         monkeypatch.setattr(made.likeness, "mixed", lambda _, together: together.sizes**0)
         if len(set(groups)) < 9:
             assert (made(x, ids) - plain(x, ids)).abs().max() > 1e-6
+
+
+def test_a_group_beside_a_mixed_one_is_answered_by_the_ordinary_rule_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, x, ids = model(), images(9), torch.tensor([0, 1, 1, 0, 0, 0, 1, 1, 0])
+
+    def shares(*values: float) -> None:
+        told = torch.tensor(values, dtype=x.dtype)
+        monkeypatch.setattr(made.likeness, "mixed", lambda *_: told)
+
+    with torch.no_grad():
+        shares(0.0, 0.0)
+        plain = made(x, ids)
+        shares(1.0, 0.0)
+        both = made(x, ids)
+        shares(1.0)
+        alone = made(x[ids == 0])
+    torch.testing.assert_close(both[ids == 1], plain[ids == 1], rtol=0, atol=1e-9)
+    torch.testing.assert_close(both[ids == 0], alone, rtol=0, atol=1e-9)
+    assert (both - plain).abs().max() > 1e-6
 
 
 def test_gradients_reach_every_weight_of_phi() -> None:

@@ -25,7 +25,7 @@ from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.reference import Reference
 from generalizeformer.core.shapes import Groups, Images, Logits, Params
 from generalizeformer.core.slots import Selection, find_slots, towards
-from generalizeformer.core.statistics import joined, pool_all
+from generalizeformer.core.statistics import Statistics, joined, pool_all
 from generalizeformer.core.variation import Variation
 from generalizeformer.errors import DataError, ImageError, UserError
 
@@ -122,14 +122,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         if len(together.sizes) == len(images):
             # Groups of one image: the group's model is the image's own, so what both answer counts twice.
             if self.likeness is not None:  # and one image is of one look
-                each = _known(each, torch.zeros_like(each.grouping.sizes))
+                each = _with(each, alike=True)
             asked = self._questions(each, each.grouping, mirrored != "no")
             answers = self.network.answer(asked)
             both = len(answers) // 2 if mirrored == "group" else len(answers)
             return self._mean(each, answers + answers[:both])
         pooled = self._pooled(each, together)
-        apart = each.grouping if pooled.grouping.kin is None else pooled.grouping.each()
-        each = _known(each, pooled.grouping.mixed)
+        known = pooled.grouping
+        each = _with(each, mixed=known.mixed, alike=known.alike)
+        apart = each.grouping if known.kin is None else known.each()
         asked = self._questions(pooled, pooled.grouping, mirrored != "no")
         asked += self._questions(each, apart, mirrored == "all")
         return self._mean(each, self.network.answer(asked))
@@ -143,8 +144,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         if self.likeness is not None:
             with torch.no_grad():
                 alone = self.reference.relate(self._watch(images).statistics)
-            mixed = self.likeness.mixed(alone, seen.grouping)
-            seen = _known(seen, mixed.to(seen.grouping.sizes.dtype))
+            mixed = self._mixed(alone, seen.grouping)
+            seen = _with(seen, alike=True) if mixed is None else _with(seen, mixed=mixed)
         target, settled = self._generate(seen), {}
         if any(towards(slot.layer) in target for slot in self.slots):
             settled = self.network.run(seen.images, seen.grouping, target).settled
@@ -175,9 +176,20 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         told = (
             isinstance(config.generator, channels.Config) and "features" in config.generator.inputs
         )
-        if config.kin is not None and told and each.statistics:
-            together = kindred(each.statistics, together, config.kin, self.likeness)
-        return each.pooled(together)
+        if config.kin is None or not told or not each.statistics:
+            return each.pooled(together)
+        mixed = None
+        if self.likeness is not None:
+            mixed = self._mixed(each.statistics, together)
+            if mixed is None:
+                return each.pooled(replace(together, alike=True))
+        return each.pooled(kindred(each.statistics, together, config.kin, mixed))
+
+    def _mixed(self, alone: dict[str, Statistics], together: Grouping) -> Tensor | None:
+        """How mixed every group is; None where none is, so that nobody has to tell its images apart."""
+        assert self.likeness is not None
+        mixed = self.likeness.mixed(alone, together).to(together.sizes.dtype)
+        return mixed if mixed.any() else None
 
     def _questions(self, seen: Observation, grouping: Grouping, mirrored: bool) -> list[Question]:
         """The images under the parameters generated from what was seen, at each strength but the source's own.
@@ -329,6 +341,6 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         return model.eval()
 
 
-def _known(seen: Observation, mixed: Tensor | None) -> Observation:
-    """What was seen, of groups that are so mixed."""
-    return replace(seen, grouping=replace(seen.grouping, mixed=mixed))
+def _with(seen: Observation, **known: Any) -> Observation:
+    """What was seen, of groups of which this is known."""
+    return replace(seen, grouping=replace(seen.grouping, **known))

@@ -26,6 +26,8 @@ from generalizeformer.errors import SlotError
 
 Parts = tuple[Tensor, Tensor, Tensor]
 """Of a `Kin`."""
+Known = tuple[Tensor | None, bool]
+"""Of a `Grouping`: how mixed its groups are, and whether none is."""
 Layers = Mapping[str, Callable[[str, nn.Module, Call], GroupedLayer]]
 LAYERS: Layers = {
     "norm": GroupedNorm,
@@ -85,8 +87,8 @@ class GroupedBackbone:
         self.follow()
         try:
             kin = None if grouping.kin is None else grouping.kin.parts()
-            given = (images, grouping.ids, grouping.sizes, kin, grouping.mixed)
-            return self.traced(*given, params, watch)
+            known = (grouping.mixed, grouping.alike)
+            return self.traced(images, grouping.ids, grouping.sizes, kin, known, params, watch)
         finally:
             self.call.clear()  # also where memory ran out
 
@@ -107,13 +109,13 @@ class GroupedBackbone:
         ids: Tensor,
         sizes: Tensor,
         kin: Parts | None,
-        mixed: Tensor | None,
+        known: Known,
         params: Params,
         watch: bool,
     ) -> Output:
         """The part of `run` that is only tensor work: what torch.compile captures, for any number of groups."""
         call = self.call
-        call.grouping = Grouping(ids, sizes, None if kin is None else Kin(*kin), mixed)
+        call.grouping = Grouping(ids, sizes, None if kin is None else Kin(*kin), *known)
         call.params = params
         call.watched, call.settled = {} if watch else None, {}
         logits = self.network(images)
@@ -129,7 +131,7 @@ class GroupedBackbone:
             ids: Tensor,
             sizes: Tensor,
             kin: Parts | None,
-            mixed: Tensor | None,
+            known: Known,
             params: Params,
             watch: bool,
         ) -> Output:
@@ -137,11 +139,11 @@ class GroupedBackbone:
             # never finish with networks that compute their padding from them.
             for value in (images, ids, sizes, *(kin or ()), *params.values()):
                 torch._dynamo.maybe_mark_dynamic(value, 0)
-            if mixed is not None:
-                torch._dynamo.maybe_mark_dynamic(mixed, 0)
+            if known[0] is not None:
+                torch._dynamo.maybe_mark_dynamic(known[0], 0)
             if kin is not None:
                 torch._dynamo.maybe_mark_dynamic(kin[0], (1, 2))
-            return compiled(images, ids, sizes, kin, mixed, params, watch)
+            return compiled(images, ids, sizes, kin, known, params, watch)
 
         self.traced = run  # type: ignore[method-assign]
 

@@ -54,13 +54,14 @@ class Grouping:
     """Which image belongs to which group: ids 0..G-1, and how many images each group has.
 
     With `kin`, every image is a group of its own, and is as large as the weights of its kin say. `mixed`: how far each
-    group is of several looks, from 0 to 1; None where nobody knows.
+    group is of several looks, from 0 to 1; None where nobody knows. `alike`: it is known that none is.
     """
 
     ids: Groups
     sizes: Float[Tensor, " groups"]
     kin: Kin | None = None
     mixed: Float[Tensor, " groups"] | None = None
+    alike: bool = False
 
     def mean(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " groups *rest"]:
         """The mean of each group. A sum by index: a matrix product would let one group's inf reach the others."""
@@ -120,20 +121,21 @@ class Grouping:
 def side_by_side(groupings: list[Grouping]) -> Grouping:
     """The groups of all of them in one, in this order. All have kin, then of equally large groups, or none has.
 
-    Of all it is known how mixed they are, or of none.
+    Of all it is known how mixed they are, or of none; all are alike, or none is.
     """
     ids = _onward([one.ids for one in groupings], [len(one.sizes) for one in groupings])
     sizes = torch.cat([one.sizes for one in groupings])
     known = [one.mixed for one in groupings if one.mixed is not None]
     assert len(known) in (0, len(groupings))
-    mixed = torch.cat(known) if known else None
+    mixed, alike = torch.cat(known) if known else None, groupings[0].alike
+    assert all(one.alike == alike for one in groupings)
     every = [one.kin for one in groupings if one.kin is not None]
     if not every:
-        return Grouping(ids, sizes, mixed=mixed)
+        return Grouping(ids, sizes, mixed=mixed, alike=alike)
     assert len(every) == len(groupings)
     weights, places = torch.cat([kin.weights for kin in every]), [kin.place for kin in every]
     group = _onward([kin.group for kin in every], [len(kin.weights) for kin in every])
-    return Grouping(ids, sizes, Kin(weights, group, torch.cat(places)), mixed)
+    return Grouping(ids, sizes, Kin(weights, group, torch.cat(places)), mixed, alike)
 
 
 def _onward(ids: list[Tensor], counts: list[int]) -> Tensor:

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from generalizeformer.core.groups import Grouping, Kin
-from generalizeformer.core.likeness import Likeness
 from generalizeformer.core.statistics import Statistics, bounded
 
 FIRST = 4  # one in so many norm layers, the first ones, tells what images look like
@@ -23,18 +22,16 @@ def kindred(
     seen: dict[str, Statistics],
     together: Grouping,
     width: float,
-    likeness: Likeness | None = None,
+    mixed: Float[Tensor, " groups"] | None = None,
 ) -> Grouping:
     """Every image as a group of its own, made of its whole group with weights exp(-distance² / width).
 
-    `seen`: of every image by itself, in source units; so is the distance, a mean over layers and channels. With
-    `likeness`, the squared distance counts as far as the group is mixed, and every image is told how far that is.
+    `seen`: of every image by itself, in source units; so is the distance, a mean over layers and channels. Where it is
+    known how `mixed` the groups are, the squared distance counts only so far, and every image is told it.
     """
     looks, empty = together.dense(_looks(seen))
     apart = torch.cdist(looks, looks, compute_mode="donot_use_mm_for_euclid_dist").square()
-    mixed = None
-    if likeness is not None:
-        mixed = likeness.mixed(seen, together)
+    if mixed is not None:
         apart = apart * mixed.to(apart.dtype)[:, None, None]
         mixed = together.spread(mixed.to(together.sizes.dtype))
     alike = (-apart / width).exp().masked_fill(empty.unsqueeze(1), 0)

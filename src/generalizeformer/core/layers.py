@@ -133,7 +133,7 @@ class GroupedNorm(GroupedLayer):
         moves, variation = self.call.params[towards(self.name)], self.call.variation
         act = self.act if maps.serves(x) else Act.NONE
         given = (x, weight, bias, moves, source, grouping)
-        if variation is None:
+        if variation is None or grouping.alike:
             y, weight, bias = settle(*given, act)
         else:
             guess = variation.guess(self.name, torch.promote_types(x.dtype, torch.float32))

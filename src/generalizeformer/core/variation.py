@@ -12,7 +12,8 @@ varies more than that, d, is looks that differ, and then an image's own look is 
 mean to the image (section 22).
 
 To single images and groups of one look, all this does more harm than good. Where it is known how mixed a group is
-(`core.likeness`), it counts only so far; what is left is the ordinary rule, n / (n + 1) of what n images show.
+(`core.likeness`), it counts only so far; what is left is the ordinary rule, n / (n + 1) of what n images show. Where no
+group is mixed, layers settle as if nothing were known of looks.
 """
 
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ MOST = 4.0  # how much looks that arrive together may differ, in units of how mu
 
 def priors(prior: float, of: Grouping) -> Float[Tensor, "groups 1"]:
     """Images of the source that each group is weighed against: the ordinary number where it is not mixed."""
+    if of.alike:
+        return torch.full_like(of.sizes, ORDINARY).unsqueeze(1)
     if of.mixed is None:
         return torch.full_like(of.sizes, prior).unsqueeze(1)
     return (ORDINARY + of.mixed * (prior - ORDINARY)).unsqueeze(1)

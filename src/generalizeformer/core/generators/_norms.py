@@ -101,7 +101,8 @@ def apply(
     ):
         target |= dict(zip(slot.names, rows, strict=False))  # a layer without β takes only γ
     # Where it is known how statistics vary, layers that settle weigh what they see by themselves.
-    told = [bounds.reach * way for way in ways] if bounds.variation else [to_mean, to_spread]
+    by_looks = bounds.variation and not seen.grouping.alike
+    told = [bounds.reach * way for way in ways] if by_looks else [to_mean, to_spread]
     both = torch.split(torch.stack(told, 1), widths, 2)
     return target | {
         towards(slot.layer): part
@@ -113,7 +114,8 @@ def apply(
 def _trust(seen: Observation, bounds: Bounds) -> Float[Tensor, "groups 1"]:
     """What the statistics of so many images are worth beside the source's."""
     sizes = seen.grouping.sizes.unsqueeze(1)
-    return (sizes / (sizes + priors(bounds.prior, seen.grouping))).to(seen.features.dtype)
+    prior = priors(bounds.prior, seen.grouping) if bounds.variation else bounds.prior
+    return (sizes / (sizes + prior)).to(seen.features.dtype)
 
 
 def _left_to_move(
