@@ -96,7 +96,7 @@ def test_layers_that_settle_answer_alike(
     given = [torch.randn(3, *n, 3, generator=generator) / 3 for n in ((), (), (2,))]
     source = (torch.randn(3, generator=generator), torch.rand(3, generator=generator) + 0.5)
     groups = grouping(torch.tensor([1, 0, 1, 2, 1, 0]), 6, x)
-    guess = Guess(torch.randn(6, 2) / 3, torch.randn(6, 2) / 3, torch.rand(2), 2.0)
+    guess = Guess(torch.randn(6, 2) / 3, torch.randn(6, 2) / 3, torch.rand(2), 1.0, 2.0)
 
     def compute(act: Act) -> tuple[Tensor, ...]:
         leaves = [value.clone().requires_grad_() for value in (x, *given)]

@@ -17,9 +17,11 @@ from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.slots import Selection
 
-CHANNELS = channels.Config(layers=1, width=16, heads=2, settle=False, gather=False, detail=True)
+CHANNELS = channels.Config(
+    layers=1, width=16, heads=2, settle=False, gather=False, detail=True, variation=0
+)
 ROWS = rows.Config(layers=1, width=16, heads=2, feedforward=16)
-SETTLING = channels.Config(layers=1, width=16, heads=2)
+SETTLING = channels.Config(layers=1, width=16, heads=2, variation=0)
 VARYING = replace(SETTLING, variation=4)
 GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "varying": VARYING, "rows": ROWS}
 # Every generator without kin, and with kin where it is allowed.
@@ -125,9 +127,10 @@ def architecture(name: str) -> nn.Module:
 
 
 def model_of(backbone: nn.Module, generator: Any = CHANNELS, **config: Any) -> GeneralizeFormer:
-    """An untrained model in eval mode. One answer, as generated, unless asked for more."""
+    """An untrained model in eval mode. One answer, as generated, and groups as wholes, unless asked for more."""
     torch.manual_seed(3)
-    config = {"generator": generator, "strengths": (1.0,), "singly": False} | config
+    plain: dict[str, Any] = {"strengths": (1.0,), "singly": False, "kin": None}
+    config = {"generator": generator} | plain | config
     return GeneralizeFormer(backbone, Config(**config)).eval()
 
 

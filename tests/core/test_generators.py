@@ -190,7 +190,7 @@ def test_the_changes_of_the_channel_generator_are_bounded_however_wild_its_weigh
 def test_full_moves_make_a_norm_layer_normalise_by_the_batch() -> None:
     """reach 1 and both moves 1: γ and β that turn source statistics into the batch's own, as BN-adapt has them."""
     backbone, x = digits(), images(8)
-    config = channels.Config(reach=1.0, width=16, heads=2, settle=False, prior=0.0)
+    config = channels.Config(reach=1.0, width=16, heads=2, settle=False, prior=0.0, variation=0)
     model = model_of(backbone, config)
     seen = model.observe(x)
     slot = next(iter(model.slots))

@@ -21,7 +21,7 @@ from .nets import digits, images, perturbed
 WIDTH, EACH = 6, 24
 BETWEEN = torch.tensor([1.0, 0.7, 0.0, 0.0, 0.0, 0.0]).double()
 WITHIN = torch.tensor([0.1, 0.1, 0.3, 0.3, 0.3, 0.3]).double()
-CONFIG = Config(generator=channels.Config(variation=4, prior=5.0), kin=0.3)
+CONFIG = Config(generator=channels.Config(variation=4), kin=0.3)
 
 
 def drawn(looks: int, each: int, seed: int) -> tuple[dict[str, Statistics], Tensor]:
@@ -126,7 +126,9 @@ def test_only_a_model_with_both_has_it_and_it_is_saved(tmp_path: Any) -> None:
     made.save_pretrained(tmp_path)
     again = GeneralizeFormer.from_pretrained(tmp_path, backbone=digits())
     assert torch.equal(again.likeness.into, made.likeness.into)  # type: ignore[union-attr]
-    for config in (Config(kin=0.3), Config(generator=CONFIG.generator)):
+    others = (channels.Config(variation=0), 0.3), (CONFIG.generator, None)
+    for generator, kin in others:
+        config = Config(generator=generator, kin=kin)
         assert GeneralizeFormer(digits(), config).likeness is None
 
 

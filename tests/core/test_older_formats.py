@@ -28,12 +28,14 @@ def test_a_folder_of_an_older_format_is_read_as_it_was_meant(
     form: int, without: tuple[str, ...], tmp_path: Path
 ) -> None:
     old = channels.Config(layers=1, width=16, heads=2, settle=False, detail=True, gather=False)
-    old = dataclasses.replace(old, reach=0.9, pull=0.9, away=1.0, recall=0.0, prior=0.0)
+    old = dataclasses.replace(
+        old, variation=0, reach=0.9, pull=0.9, away=1.0, recall=0.0, prior=0.0
+    )
     model = by_name(old, strengths=(1.0,), singly=False, mean="probabilities", kin=None)
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     content = json.loads(config.read_text())
-    for name in (*without, "recall", "prior"):
+    for name in (*without, "recall", "prior", "variation"):
         del content["model"]["generator"][name]
     if form == 1:
         del content["model"]["strengths"]
@@ -60,7 +62,7 @@ def test_models_of_format_5_average_probabilities(before: bool, now: str, tmp_pa
 
 @pytest.mark.parametrize("mirrored", ["no", "group", "all"])
 def test_models_of_format_6_are_mirrored_as_they_were(mirrored: str, tmp_path: Path) -> None:
-    model = by_name(mirrored=mirrored)
+    model = by_name(channels.Config(layers=1, width=16, heads=2, variation=0), mirrored=mirrored)
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     content = json.loads(config.read_text())
@@ -91,8 +93,9 @@ def waves(model: GeneralizeFormer) -> GeneralizeFormer:
 
 def test_a_model_of_format_4_gives_the_answers_it_gave() -> None:
     backbone = build_backbone("digits-small", 3, channels=1).double()
-    old = channels.Config(layers=1, width=8, heads=2, recall=0.0, prior=0.0)
-    config = Config(generator=old, strengths=(0.0, 1.0), singly=False, mean="probabilities")
+    old = channels.Config(layers=1, width=8, heads=2, recall=0.0, prior=0.0, variation=0)
+    kept = {"strengths": (0.0, 1.0), "singly": False, "mean": "probabilities", "kin": None}
+    config = Config(generator=old, **kept)
     model = waves(GeneralizeFormer(backbone, config)).eval()
     pixels = torch.arange(4 * 16 * 16, dtype=torch.float64).mul(0.37).cos().reshape(4, 1, 16, 16)
     expected = torch.tensor(FORMAT_4, dtype=torch.float64)

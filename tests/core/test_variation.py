@@ -37,7 +37,7 @@ def drawn(seed: int = 0) -> tuple[Moments, Tensor]:
 
 
 def learned(directions: int = 6, prior: float = 0.0) -> Variation:
-    variation = Variation({"norm": WIDTH}, directions, prior).double()
+    variation = Variation({"norm": WIDTH}, directions, 1.0, guessed=prior).double()
     seen, looks = drawn()
     variation.learn({"norm": seen}, grouping(looks, len(looks), seen.mean))
     return variation
@@ -85,7 +85,7 @@ def test_looks_that_are_all_the_same_teach_nothing(width: int) -> None:
     mean = 0.5 * torch.randn(480, width, generator=generator)
     looks = torch.arange(20).repeat_interleave(24)
     seen = Moments(mean, torch.ones(480, width))
-    variation = Variation({"norm": width}, 6, 1e30)
+    variation = Variation({"norm": width}, 6, 1.0, guessed=1e30)
     variation.learn({"norm": seen}, grouping(looks, 480, mean))
     before, after = shown(seen), of_groups(variation, shown(seen), 1.0)
     assert after.norm() < 0.1 * before.norm()
@@ -107,7 +107,7 @@ def test_the_more_images_the_more_is_believed_up_to_all() -> None:
 
 
 def test_before_anything_is_learned_it_is_the_prior_of_so_many_images() -> None:
-    variation = Variation({"norm": WIDTH}, 4, 3.0)
+    variation = Variation({"norm": WIDTH}, 4, 1.0, guessed=3.0)
     f = torch.ones(2, 6, dtype=torch.float64)
     for count, share in ((1.0, 0.25), (9.0, 0.75)):
         torch.testing.assert_close(of_groups(variation, f, count), share * f)
@@ -307,10 +307,13 @@ def test_looks_that_teach_nothing_are_refused_and_without_need_nothing_is_learne
     for looks in (torch.zeros(4).long(), torch.tensor([0, 0, 1, 2])):
         with pytest.raises(DataError, match="give two looks or more, of two images or more each"):
             made.learn_looks(images(4), looks)
-    with pytest.raises(UserError, match=r"variation is -1 and settle True; give a number"):
+    with pytest.raises(UserError, match=r"variation is -1; give a number"):
         channels.Config(variation=-1)
-    with pytest.raises(UserError, match=r"variation is 4 and settle False; give a number"):
-        channels.Config(variation=4, settle=False)
-    plain = GeneralizeFormer(build_backbone("digits-small", 4, channels=1))
+    for config in (channels.Config(variation=0), channels.Config(settle=False)):
+        plain = GeneralizeFormer(
+            build_backbone("digits-small", 4, channels=1), Config(generator=config)
+        )
+        assert plain.variation is None
+        assert plain.likeness is None
     plain.learn_looks(images(4).float(), torch.tensor([0, 0, 1, 1]))
     assert plain.variation is None

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -286,7 +287,9 @@ def test_phi_begins_with_the_moves_it_is_told_to() -> None:
     method = meta_of(pairs(1.0), first_move=0.2, first_pull=0.3, first_recall=0.4)
     model = method.pairs[0].model.eval()
     pixels = PREPROCESSING(method.pairs[0].train.read(torch.arange(4)))
-    told = model.generator(model.slots.parameters_of(model.backbone), model.observe(pixels))
+    seen = model.observe(pixels)
+    seen = replace(seen, grouping=replace(seen.grouping, alike=True))
+    told = model.generator(model.slots.parameters_of(model.backbone), seen)
     for slot in model.slots:
         # Four images are weighed against one of the source.
         expected = {"norm": 0.2 * 4 / 5, "classifier": 0.3}[slot.kind]
@@ -307,7 +310,9 @@ def test_a_beginning_beyond_the_bounds_stays_within_them() -> None:
     method = meta_of(pairs(1.0), first_move=0.7)
     model = method.pairs[0].model.eval()
     pixels = PREPROCESSING(method.pairs[0].train.read(torch.arange(4)))
-    told = model.generator(model.slots.parameters_of(model.backbone), model.observe(pixels))
+    seen = model.observe(pixels)
+    seen = replace(seen, grouping=replace(seen.grouping, alike=True))
+    told = model.generator(model.slots.parameters_of(model.backbone), seen)
     moves = [told[towards(slot.layer)] for slot in model.slots if slot.kind == "norm"]
     for move in moves:
         torch.testing.assert_close(move, torch.full_like(move, 0.9 * 0.5 * 4 / 5))

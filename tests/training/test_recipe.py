@@ -8,6 +8,7 @@ from torch import nn
 
 from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
+from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import CheckpointError, DataError, SlotError, UserError
 from generalizeformer.imaging.looks import Config as Looks
@@ -55,9 +56,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     seen: list[tuple[str, ...]] = []
     calibrate = _run.calibrate
 
-    def spy(model: Any, data: Any, preprocessing: Any, per_domain: int) -> None:
+    def spy(model: Any, data: Any, *rest: Any) -> None:
         seen.append(data.names)
-        calibrate(model, data, preprocessing, per_domain)
+        calibrate(model, data, *rest)
 
     monkeypatch.setattr(_run, "calibrate", spy)
     return seen
@@ -360,7 +361,7 @@ def test_a_shared_backbone_is_the_one_that_would_have_been_trained(tmp_path: Pat
 def test_a_training_does_not_store_settings_that_are_as_they_were_before_they_existed(
     tmp_path: Path,
 ) -> None:
-    trained(tmp_path, recipe(held_out=("a",)))
+    trained(tmp_path, with_variation(0))
     told = torch.load(tmp_path / "training" / "meta.state", weights_only=True)["settings"]
     assert "variation" not in told["model"]["generator"]
     assert "prior" in told["model"]["generator"]
@@ -383,14 +384,22 @@ def test_every_model_learns_how_its_own_domains_vary(tmp_path: Path) -> None:
     assert same(kept.variation.state_dict(), found)
 
 
-def test_looks_of_a_domain_are_the_same_in_any_company_and_need_two_images() -> None:
+def test_looks_of_a_domain_are_the_same_in_any_company() -> None:
     domain = sources()["b"]
     one, two = (_start.under_looks(domain, torch.device("cpu")) for _ in range(2))
     assert len(one) == _start.LOOKS
     assert all(map(torch.equal, one, two))
     assert len({len(look) for look in one}) == 1
-    with pytest.raises(DataError, match="b: one image does not tell how images of a look differ"):
-        _start.under_looks(domain.take(torch.tensor([0])), torch.device("cpu"))
+
+
+def test_domains_of_one_image_teach_nothing_of_looks() -> None:
+    alone = DomainDataset(
+        "one", sources().classes, tuple(d.take(torch.tensor([0])) for d in sources().domains)
+    )
+    model = GeneralizeFormer(network(), Config(generator=with_variation(3).model.generator))
+    _start.calibrate(model, alone, Preprocessing(size=8))
+    assert model.likeness is not None
+    assert not any(value.any() for value in model.likeness.buffers())
 
 
 def test_weights_lie_channels_last_for_work_and_as_they_were_afterwards() -> None:

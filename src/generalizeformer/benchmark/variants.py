@@ -43,8 +43,8 @@ def _with_variation(recipe: Recipe) -> Recipe:
     """
     generator = recipe.model.generator
     if isinstance(generator, channels.Config):
-        generator = replace(generator, variation=32, prior=5.0)
-    return replace(recipe, model=replace(recipe.model, generator=generator))
+        generator = replace(generator, variation=32)
+    return replace(recipe, model=replace(recipe.model, generator=generator, kin=None))
 
 
 def _with_kin(recipe: Recipe) -> Recipe:
@@ -59,6 +59,14 @@ def _with_both(recipe: Recipe) -> Recipe:
     """Variation, and kin as far as a batch is found to be mixed."""
     varied = _with_variation(recipe)
     return replace(varied, model=replace(varied.model, kin=0.3))
+
+
+def _without_telling_apart(recipe: Recipe) -> Recipe:
+    """Every batch is taken to be of one look."""
+    generator = recipe.model.generator
+    if isinstance(generator, channels.Config):
+        generator = replace(generator, variation=0)
+    return replace(recipe, model=replace(recipe.model, generator=generator, kin=None))
 
 
 def _only(kind: Kind) -> Variant:
@@ -94,6 +102,7 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_with_kin": _with_kin,
     "generalizeformer_with_variation": _with_variation,
     "generalizeformer_with_variation_and_kin": _with_both,
+    "generalizeformer_without_telling_apart": _without_telling_apart,
     "generalizeformer_mean_of_probabilities": _model(mean="probabilities"),
 }
 """By the name of the training and of its records."""

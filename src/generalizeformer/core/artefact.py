@@ -173,18 +173,23 @@ def _complete(content: dict[str, Any]) -> None:
     Format 1: one answer, by every channel's own move on what the first run saw. Format 2: a classifier that does so.
     Format 3: one bound for moves and for gathering, and all directions alike. Format 4: no models of single images,
     no prototypes, and statistics of one image trusted like those of many. Format 5: the mean of probabilities, mirrored
-    or not, and all images of a group alike. Format 6 took nothing for granted that is not the default.
+    or not, and all images of a group alike. Format 6: nothing known of looks.
     """
     model = content.get("model")
-    if not isinstance(model, dict) or content["format"] == 6:
+    if not isinstance(model, dict):
+        return
+    generator: Any = model.get("generator")
+    ours = isinstance(generator, dict) and generator.get("kind") == "channels"
+    if ours:
+        generator.setdefault("variation", 0)
+    if content["format"] == 6:
         return
     model.setdefault("strengths", [1.0])
     model.setdefault("singly", False)
     model["mirrored"] = "group" if model.get("mirrored") else "no"
     model.setdefault("mean", "probabilities")
     model.setdefault("kin", None)
-    generator = model.get("generator")
-    if isinstance(generator, dict) and generator.get("kind") == "channels":
+    if ours:
         for name, value in (("settle", False), ("detail", True), ("gather", False)):
             generator.setdefault(name, value)
         generator.setdefault("pull", generator.get("reach", 1.1))

@@ -52,9 +52,9 @@ class Config:
     mirrored: Mirrored = "no"
     mean: Mean = "logits"  # what it is taken of
     # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
-    # all alike. For batches that hold several targets, 0.3. Only where each is looked at by itself (`singly`), and
+    # all alike. For batches that hold several targets or looks. Only where each is looked at by itself (`singly`), and
     # with φ of channels. With its `variation`, both count only as far as a group is found to be mixed.
-    kin: float | None = None
+    kin: float | None = 0.3
 
     def __post_init__(self) -> None:
         if not any(self.strengths) or min(self.strengths) < 0:
@@ -71,7 +71,7 @@ class Config:
             raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
 
 
-PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False)
+PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, kin=None)
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
 
 
@@ -115,6 +115,10 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         config, mirrored = self.config, self.config.mirrored
         if not config.singly:
             seen = self.observe(images, groups)
+            if (
+                self.likeness is not None
+            ):  # images are not looked at one by one, so nobody can tell them apart
+                seen = _with(seen, alike=True)
             asked = self._questions(seen, seen.grouping, mirrored != "no")
             return self._mean(seen, self.network.answer(asked))
         each = self.observe(images, torch.arange(len(images)))
@@ -141,7 +145,9 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         The parameters at strength 1, of the group as a whole; `forward` averages answers as the config says.
         """
         seen = self.observe(images, groups)
-        if self.likeness is not None:
+        if self.likeness is not None and not self.config.singly:
+            seen = _with(seen, alike=True)
+        elif self.likeness is not None:
             with torch.no_grad():
                 alone = self.reference.relate(self._watch(images).statistics)
             mixed = self._mixed(alone, seen.grouping)
@@ -299,6 +305,8 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         if not isinstance(config, channels.Config) or not config.variation:
             return None
         widths = {slot.layer: slot.size[1] for slot in config.settling(self.slots)}
+        if not widths:
+            return None
         made = Variation(widths, config.variation, config.prior)
         return made.to(next(self.backbone.parameters()))
 

@@ -28,17 +28,18 @@ from generalizeformer.core.statistics import Moments, Statistics, bounded
 from generalizeformer.errors import SlotError
 
 RIDGE = 0.3  # of the mean variance, added to each: there are fewer images than channels
-ORDINARY = 1.0  # images of the source that a group is weighed against where it is not mixed
+GUESSED = (
+    5.0  # images of the source that a mixed group is weighed against, where it lies in no direction
+)
 MOST = 4.0  # how much looks that arrive together may differ, in units of how much known ones do
 
 
-def priors(prior: float, of: Grouping) -> Float[Tensor, "groups 1"]:
-    """Images of the source that each group is weighed against: the ordinary number where it is not mixed."""
+def priors(prior: float, guessed: float, of: Grouping) -> Float[Tensor, "groups 1"]:
+    """Images of the source that each group is weighed against: from `prior`, not mixed, to `guessed`, mixed."""
     if of.alike:
-        return torch.full_like(of.sizes, ORDINARY).unsqueeze(1)
-    if of.mixed is None:
         return torch.full_like(of.sizes, prior).unsqueeze(1)
-    return (ORDINARY + of.mixed * (prior - ORDINARY)).unsqueeze(1)
+    mixed = torch.ones_like(of.sizes) if of.mixed is None else of.mixed
+    return (prior + mixed * (guessed - prior)).unsqueeze(1)
 
 
 class Guess(NamedTuple):
@@ -48,6 +49,7 @@ class Guess(NamedTuple):
     back: Float[Tensor, "both directions"]
     ratio: Float[Tensor, " directions"]
     prior: float
+    guessed: float
 
     def __call__(
         self, shown: Float[Tensor, "groups both"], each: Float[Tensor, "images both"], of: Grouping
@@ -58,7 +60,7 @@ class Guess(NamedTuple):
         apart = along - of.spread(of.mean(along))
         differ = self._differ(apart.detach(), of, count)
         mixed = 1.0 if of.mixed is None else of.mixed.unsqueeze(1).to(shown.dtype)
-        trust = count / (count + priors(self.prior, of).to(shown.dtype))
+        trust = count / (count + priors(self.prior, self.guessed, of).to(shown.dtype))
         gain = mixed * (1 - trust) * self.ratio / (self.ratio + (1 + differ) / count)
         groups = trust * shown + ((shown @ self.into) * gain) @ self.back.T
         own = (apart * of.spread(mixed * differ / (differ + 1))) @ self.back.T
@@ -73,12 +75,15 @@ class Guess(NamedTuple):
 class Variation(nn.Module):
     """The directions of every layer that settles; part of the saved model. Before anything is learned, there are none.
 
-    What lies in no direction is weighed against `prior` images of the source.
+    What lies in no direction is weighed against images of the source: `guessed` of them, and `prior` where a group is
+    known not to be mixed.
     """
 
-    def __init__(self, channels: Mapping[str, int], directions: int, prior: float) -> None:
+    def __init__(
+        self, channels: Mapping[str, int], directions: int, prior: float, guessed: float = GUESSED
+    ) -> None:
         super().__init__()
-        self.channels, self.prior = dict(channels), prior
+        self.channels, self.prior, self.guessed = dict(channels), prior, guessed
         for layer, count in channels.items():
             most = min(directions, 2 * count)
             for part in ("into", "back"):
@@ -90,7 +95,7 @@ class Variation(nn.Module):
         into, back, ratio = (
             self._part(layer, part).to(dtype) for part in ("into", "back", "ratio")
         )
-        return Guess(into, back, ratio, self.prior)
+        return Guess(into, back, ratio, self.prior, self.guessed)
 
     def forget(self) -> None:
         """There are no directions, as in the beginning."""

@@ -241,7 +241,9 @@ class _Run:
             model.generator = like.generator
         begin(model.generator, self.recipe.meta)  # looks are learned as φ moves layers
         known = self.data.only(domains)
-        calibrate(model, known, self.preprocessing, self.recipe.calibration)
+        # Groups of an episode are of one look, and those that none can be mixed in need not be told apart.
+        looks = like is None or model.likeness is None
+        calibrate(model, known, self.preprocessing, self.recipe.calibration, looks)
         return model
 
     def _card(self, model: GeneralizeFormer) -> Card:

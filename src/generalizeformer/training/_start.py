@@ -115,14 +115,21 @@ def calibrate(
     data: DomainDataset,
     preprocessing: Preprocessing,
     per_domain: int = PER_DOMAIN,
+    with_looks: bool = True,
 ) -> None:
-    """Measures what so many images of each domain look like to the model, where it wants to know."""
+    """Measures what so many images of each domain look like to the model, where it wants to know; `with_looks`: and how
+    they vary under random looks.
+    """
     if model.reference.layers or model.prototypes is not None:
         pixels = torch.cat([_spread(domain, per_domain) for domain in data.domains])
         model.calibrate(preprocessing(pixels.to(next(model.parameters()).device)))
-    if model.variation is not None:
+    if with_looks and model.variation is not None:
         device = next(model.parameters()).device
-        made = [look for domain in data.domains for look in under_looks(domain, device)]
+        # One image does not tell how images of a look differ.
+        told = [domain for domain in data.domains if len(domain) > 1]
+        made = [look for domain in told for look in under_looks(domain, device)]
+        if not made:
+            return  # then no group is ever found to be mixed
         sizes = torch.tensor([len(look) for look in made])
         looks = torch.arange(len(made)).repeat_interleave(sizes)
         model.learn_looks(torch.cat([preprocessing(look) for look in made]), looks)
@@ -130,11 +137,6 @@ def calibrate(
 
 def under_looks(domain: Domain, device: torch.device) -> list[Tensor]:
     """Images of the domain under random looks, a few of each. The same on every call."""
-    if len(domain) < 2:
-        raise DataError(
-            f"{domain.name}: one image does not tell how images of a look differ; give two or more, or set "
-            "variation to 0"
-        )
     generator = torch.Generator().manual_seed(derive("looks that statistics vary in", domain.name))
     made = []
     for number in range(LOOKS):

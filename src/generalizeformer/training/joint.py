@@ -86,8 +86,9 @@ class Joint:
         for part, owner in (("backbone.", self.source), ("generator.", self.target)):
             mine = {n.removeprefix(part): v for n, v in weights.items() if n.startswith(part)}
             owner.load_weights(mine)
-        self._calibrate()
+        # How looks vary depends on φ as well, and is needed once both are what they will be.
+        self._calibrate(with_looks=True)
 
-    def _calibrate(self) -> None:
-        """θ moves, and with it what its layers see. Follows from θ, so it is not part of the state."""
-        calibrate(self.model, self.train, self.preprocessing)
+    def _calibrate(self, with_looks: bool = False) -> None:
+        """θ moves, and with it what its layers see. Follows from the weights, so it is not part of the state."""
+        calibrate(self.model, self.train, self.preprocessing, with_looks=with_looks)

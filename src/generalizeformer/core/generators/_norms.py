@@ -15,7 +15,7 @@ from generalizeformer.core.observation import Observation
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Slot, towards
 from generalizeformer.core.statistics import Statistics, bounded
-from generalizeformer.core.variation import priors
+from generalizeformer.core.variation import GUESSED, priors
 
 DESCRIPTORS = 8
 MOVES = 4  # of a channel: towards the batch's mean, towards its spread, free change of γ, free change of β
@@ -101,7 +101,7 @@ def apply(
     ):
         target |= dict(zip(slot.names, rows, strict=False))  # a layer without β takes only γ
     # Where it is known how statistics vary, layers that settle weigh what they see by themselves.
-    by_looks = bounds.variation and not seen.grouping.alike
+    by_looks = bounds.variation and bounds.settle and not seen.grouping.alike
     told = [bounds.reach * way for way in ways] if by_looks else [to_mean, to_spread]
     both = torch.split(torch.stack(told, 1), widths, 2)
     return target | {
@@ -114,7 +114,11 @@ def apply(
 def _trust(seen: Observation, bounds: Bounds) -> Float[Tensor, "groups 1"]:
     """What the statistics of so many images are worth beside the source's."""
     sizes = seen.grouping.sizes.unsqueeze(1)
-    prior = priors(bounds.prior, seen.grouping) if bounds.variation else bounds.prior
+    prior = (
+        priors(bounds.prior, GUESSED, seen.grouping)
+        if bounds.variation and bounds.settle
+        else bounds.prior
+    )
     return (sizes / (sizes + prior)).to(seen.features.dtype)
 
 

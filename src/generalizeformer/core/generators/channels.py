@@ -46,9 +46,9 @@ class Config:
     pull: float = 1.1  # bound of what every gathered feature adds to its class's row
     recall: float = 1.0  # bound of the move of classifier rows to the source's prototypes; 0: none
     prior: float = 1.0  # images of the source that a batch's statistics are weighed against
-    # Directions of each settling layer in which looks vary: along them statistics of a few images count as far as they
-    # tell of their look (`core.variation`), and only the rest is weighed by the prior. 0: none.
-    variation: int = 0
+    # Directions of each settling layer in which looks vary: in mixed groups, statistics count along them as far as they
+    # tell of a look (`core.variation`), and the prior is one of five images. 0: none. Without effect if none settles.
+    variation: int = 32
     away: float = 0.1  # what is left of a move in the other direction; 1 is all of it
     change: float = 0.3  # bound of every other change, in units of the source parameters
     settle: bool = True  # moves go towards what layers show in the answering run, not in the first
@@ -65,10 +65,9 @@ class Config:
                 f"channels: reach is {self.reach}, pull {self.pull}, change {self.change}, prior {self.prior}, away "
                 f"{self.away}, recall {self.recall}; none may be negative, and the last two are at most 1"
             )
-        if self.variation < 0 or (self.variation and not self.settle):
+        if self.variation < 0:
             raise UserError(
-                f"channels: variation is {self.variation} and settle {self.settle}; give a number of directions, say "
-                "32 for layers that settle, or 0 for none"
+                f"channels: variation is {self.variation}; give a number of directions, say 32, or 0 for none"
             )
         if self.width % self.heads:
             raise UserError(
