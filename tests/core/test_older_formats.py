@@ -43,7 +43,8 @@ def test_a_folder_of_an_older_format_is_read_as_it_was_meant(
         del content["model"][name]
     config.write_text(json.dumps(content | {"format": form}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config == model.config
-    content["model"]["generator"]["recall"] = 0.0  # else the file lacks the prototypes
+    # Else the file lacks the prototypes, and what is known of looks.
+    content["model"]["generator"] |= {"recall": 0.0, "variation": 0}
     config.write_text(json.dumps(content | {"format": FORMAT}))
     assert GeneralizeFormer.from_pretrained(tmp_path).config != model.config
 
