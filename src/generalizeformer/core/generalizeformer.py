@@ -114,19 +114,15 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         """
         config, mirrored = self.config, self.config.mirrored
         if not config.singly:
-            seen = self.observe(images, groups)
-            if (
-                self.likeness is not None
-            ):  # images are not looked at one by one, so nobody can tell them apart
-                seen = _with(seen, alike=True)
+            # Images that are not looked at one by one cannot be told apart.
+            seen = self._alike(self.observe(images, groups))
             asked = self._questions(seen, seen.grouping, mirrored != "no")
             return self._mean(seen, self.network.answer(asked))
         each = self.observe(images, torch.arange(len(images)))
         together = grouping(groups, len(images), images)
         if len(together.sizes) == len(images):
             # Groups of one image: the group's model is the image's own, so what both answer counts twice.
-            if self.likeness is not None:  # and one image is of one look
-                each = _with(each, alike=True)
+            each = self._alike(each)  # and one image is of one look
             asked = self._questions(each, each.grouping, mirrored != "no")
             answers = self.network.answer(asked)
             both = len(answers) // 2 if mirrored == "group" else len(answers)
@@ -145,13 +141,12 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         The parameters at strength 1, of the group as a whole; `forward` averages answers as the config says.
         """
         seen = self.observe(images, groups)
-        if self.likeness is not None and not self.config.singly:
-            seen = _with(seen, alike=True)
-        elif self.likeness is not None:
+        mixed = None
+        if self.likeness is not None and self.config.singly:
             with torch.no_grad():
                 alone = self.reference.relate(self._watch(images).statistics)
             mixed = self._mixed(alone, seen.grouping)
-            seen = _with(seen, alike=True) if mixed is None else _with(seen, mixed=mixed)
+        seen = self._alike(seen) if mixed is None else _with(seen, mixed=mixed)
         target, settled = self._generate(seen), {}
         if any(towards(slot.layer) in target for slot in self.slots):
             settled = self.network.run(seen.images, seen.grouping, target).settled
@@ -196,6 +191,10 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         assert self.likeness is not None
         mixed = self.likeness.mixed(alone, together).to(together.sizes.dtype)
         return mixed if mixed.any() else None
+
+    def _alike(self, seen: Observation) -> Observation:
+        """What was seen, of groups none of which is mixed; only models that tell such groups from others care."""
+        return seen if self.likeness is None else _with(seen, alike=True)
 
     def _questions(self, seen: Observation, grouping: Grouping, mirrored: bool) -> list[Question]:
         """The images under the parameters generated from what was seen, at each strength but the source's own.
