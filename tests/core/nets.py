@@ -24,10 +24,8 @@ ROWS = rows.Config(layers=1, width=16, heads=2, feedforward=16)
 SETTLING = channels.Config(layers=1, width=16, heads=2, variation=0)
 VARYING = replace(SETTLING, variation=4)
 GENERATORS = {"channels": CHANNELS, "settling": SETTLING, "varying": VARYING, "rows": ROWS}
-# Every generator without kin, and with kin where it is allowed.
-KIN = [
-    (name, kin) for kin in (None, 0.3) for name in GENERATORS if kin is None or name != "varying"
-]
+# Every generator without kin and with it. Where looks are guessed too, test_likeness.py has groups that are mixed.
+KIN = [(name, kin) for kin in (None, 0.3) for name in GENERATORS]
 EVERYTHING = Selection(kinds=("norm", "classifier", "linear", "conv"))
 CLASSES = 5
 

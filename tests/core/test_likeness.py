@@ -16,7 +16,7 @@ from generalizeformer.core.kinship import kindred
 from generalizeformer.core.likeness import STRANGE, Likeness, _same
 from generalizeformer.core.statistics import Statistics
 
-from .nets import digits, images, perturbed
+from .nets import ARCHITECTURES, architecture, digits, images, perturbed
 
 WIDTH, EACH = 6, 24
 BETWEEN = torch.tensor([1.0, 0.7, 0.0, 0.0, 0.0, 0.0]).double()
@@ -141,6 +141,22 @@ def test_groups_are_answered_as_if_each_had_come_alone() -> None:
             torch.testing.assert_close(together[groups == group], alone, rtol=0, atol=1e-9)
         plain = made.backbone(x)
     assert (together - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["digits", "regnety_002", "tf_efficientnet_lite0"])
+def test_groups_that_are_mixed_more_or_less_are_answered_like_a_loop(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = perturbed(architecture(name), CONFIG.generator, kin=0.3, singly=True)
+    x, groups = images(7, ARCHITECTURES[name][0]), torch.tensor([0, 1, 1, 0, 2, 1, 0])
+    told = torch.tensor([0.4, 1.0, 0.0], dtype=x.dtype)  # one image alone is of one look
+    with torch.no_grad():
+        monkeypatch.setattr(made.likeness, "mixed", lambda *_: told)
+        together = made(x, groups)
+        for group, share in enumerate(told):
+            monkeypatch.setattr(made.likeness, "mixed", lambda *_, s=share: s.reshape(1))
+            alone = made(x[groups == group])
+            torch.testing.assert_close(together[groups == group], alone, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("groups", [[0] * 9, [0, 1, 1, 0, 0, 2, 1, 1, 0], list(range(9))])
