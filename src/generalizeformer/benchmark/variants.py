@@ -36,37 +36,19 @@ def _without_prototypes(recipe: Recipe) -> Recipe:
     return replace(recipe, model=replace(recipe.model, generator=generator))
 
 
-def _with_variation(recipe: Recipe) -> Recipe:
-    """Norm layers move to the look that is guessed of each image, as source images under random looks teach it.
+def _telling_apart(*, variation: int, kin: float | None) -> Variant:
+    """What is known of looks, and how far images of a batch count for each other.
 
-    The paper's φ has no such moves.
+    The paper's φ knows nothing of looks.
     """
-    generator = recipe.model.generator
-    if isinstance(generator, channels.Config):
-        generator = replace(generator, variation=32)
-    return replace(recipe, model=replace(recipe.model, generator=generator, kin=None))
 
+    def change(recipe: Recipe) -> Recipe:
+        generator = recipe.model.generator
+        if isinstance(generator, channels.Config):
+            generator = replace(generator, variation=variation)
+        return replace(recipe, model=replace(recipe.model, generator=generator, kin=kin))
 
-def _with_kin(recipe: Recipe) -> Recipe:
-    """Images of a batch count for each other as far as they look alike, in the place of variation."""
-    generator = recipe.model.generator
-    if isinstance(generator, channels.Config):
-        generator = replace(generator, variation=0)
-    return replace(recipe, model=replace(recipe.model, generator=generator, kin=0.3))
-
-
-def _with_both(recipe: Recipe) -> Recipe:
-    """Variation, and kin as far as a batch is found to be mixed."""
-    varied = _with_variation(recipe)
-    return replace(varied, model=replace(varied.model, kin=0.3))
-
-
-def _without_telling_apart(recipe: Recipe) -> Recipe:
-    """Every batch is taken to be of one look."""
-    generator = recipe.model.generator
-    if isinstance(generator, channels.Config):
-        generator = replace(generator, variation=0)
-    return replace(recipe, model=replace(recipe.model, generator=generator, kin=None))
+    return change
 
 
 def _only(kind: Kind) -> Variant:
@@ -99,10 +81,10 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_one_strength": _model(strengths=(1.0,)),
     "generalizeformer_not_singly": _model(singly=False),
     "generalizeformer_not_mirrored": _model(mirrored="no"),
-    "generalizeformer_with_kin": _with_kin,
-    "generalizeformer_with_variation": _with_variation,
-    "generalizeformer_with_variation_and_kin": _with_both,
-    "generalizeformer_without_telling_apart": _without_telling_apart,
+    "generalizeformer_with_kin": _telling_apart(variation=0, kin=0.3),
+    "generalizeformer_with_variation": _telling_apart(variation=32, kin=None),
+    "generalizeformer_with_variation_and_kin": _telling_apart(variation=32, kin=0.3),
+    "generalizeformer_without_telling_apart": _telling_apart(variation=0, kin=None),
     "generalizeformer_mean_of_probabilities": _model(mean="probabilities"),
 }
 """By the name of the training and of its records."""

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.statistics import Moments, Statistics, bounded
+from generalizeformer.core.variation import in_units_of_images
 
 DIRECTIONS = 64
-RIDGE = 0.3  # of the mean variance within looks: there are fewer images than numbers
 STRANGE = 2.0  # κ: images of an unknown domain vary more within a look than the source's do
 FEW = 0.5  # of a group's images: what leaves only so many to each image can hardly be more mixed
 # Of what is then found, groups of one look had .63 at most, groups of eight looks .99 at least. So up to UNSURE a group
@@ -111,13 +111,7 @@ def _directions(
     """The mean of all, what leads into the directions, and the ratio of B to W in each, the largest first."""
     centre = shown.mean(0)
     shown = shown - centre
-    apart = shown - looks.spread(looks.mean(shown))
-    within = apart.T @ apart / (len(shown) - len(looks.sizes))
-    ridge = RIDGE * within.diagonal().mean() + 1e-9
-    root = torch.linalg.cholesky(within + ridge * torch.eye(len(within)).to(within))
-    first, second = (
-        torch.linalg.solve_triangular(root, half.T, upper=False) for half in looks.halves(shown)
-    )
+    root, first, second = in_units_of_images(shown, looks, least=1e-9)
     turned = torch.linalg.svd(first + second, full_matrices=False).U
     # What both halves of a look's images agree in is the look's: chance has no part in it.
     ratio = ((turned.T @ first) * (turned.T @ second)).mean(1).clamp(min=0)

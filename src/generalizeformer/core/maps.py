@@ -44,7 +44,7 @@ def serves(x: Tensor) -> bool:
 def scaled(x: Map, slope: PerImage, start: PerImage, act: Act = Act.NONE) -> Map:
     """act(start + slope x), for gradients to go back through."""
     if not serves(x):
-        return affine(x, slope, start)
+        return affine(x, slope, start, act)
     return _Scaled.apply(x, slope.float(), start.float(), act)  # type: ignore[no-any-return]
 
 
@@ -52,6 +52,7 @@ def affine(x: Map, slope: PerImage, start: PerImage, act: Act = Act.NONE) -> Map
     """act(start + slope x)."""
     if serves(x):
         return _kernel("affine")(x, slope, start, act)  # type: ignore[no-any-return]
+    assert act is Act.NONE  # the layer's
     return torch.addcmul(over(start, x), x, over(slope, x))
 
 

@@ -28,9 +28,8 @@ from generalizeformer.core.statistics import Moments, Statistics, bounded
 from generalizeformer.errors import SlotError
 
 RIDGE = 0.3  # of the mean variance, added to each: there are fewer images than channels
-GUESSED = (
-    5.0  # images of the source that a mixed group is weighed against, where it lies in no direction
-)
+# Images of the source that a mixed group is weighed against, in what lies in no direction.
+GUESSED = 5.0
 MOST = 4.0  # how much looks that arrive together may differ, in units of how much known ones do
 
 
@@ -134,13 +133,7 @@ def _directions(
     with torch.autocast(seen.mean.device.type, enabled=False):
         exact = torch.promote_types(seen.mean.dtype, torch.float32)
         shown = torch.cat(bounded(Statistics(seen.mean, seen.variance)), 1).to(exact)
-        apart = shown - looks.spread(looks.mean(shown))
-        within = apart.T @ apart / (len(shown) - len(looks.sizes))
-        ridge = RIDGE * within.diagonal().mean() + 1e-6
-        root = torch.linalg.cholesky(within + ridge * torch.eye(len(within)).to(within))
-        first, second = (
-            torch.linalg.solve_triangular(root, half.T, upper=False) for half in looks.halves(shown)
-        )
+        root, first, second = in_units_of_images(shown, looks, least=1e-6)
         turned = torch.linalg.svd(first, full_matrices=False).U
         chance = (1 / (looks.sizes / 2).floor()).mean()
         ratio = (turned.T @ second).square().mean(1) - chance
@@ -148,6 +141,20 @@ def _directions(
         turned = turned[:, order]
         into = torch.linalg.solve_triangular(root.T, turned, upper=True)
         return into, root @ turned, ratio
+
+
+def in_units_of_images(
+    shown: Float[Tensor, "images numbers"], looks: Grouping, least: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A root of W, and the means of looks over each half of their images in its units, (numbers, looks)."""
+    apart = shown - looks.spread(looks.mean(shown))
+    within = apart.T @ apart / (len(shown) - len(looks.sizes))
+    ridge = RIDGE * within.diagonal().mean() + least
+    root = torch.linalg.cholesky(within + ridge * torch.eye(len(within)).to(within))
+    first, second = (
+        torch.linalg.solve_triangular(root, half.T, upper=False) for half in looks.halves(shown)
+    )
+    return root, first, second
 
 
 def _key(layer: str, part: str) -> str:
