@@ -104,7 +104,7 @@ def test_a_benchmark_is_every_seed_target_and_training_once() -> None:
         ({"trainings": ()}, "trainings: none was given; .* such as generalizeformer"),
         (
             {"trainings": ("erm",)},
-            "trainings: there is no 'erm'; choose from: generalizeformer, generalizeformer_paper",
+            "trainings: there is no 'erm'; choose from: source, generalizeformer, generali",
         ),
         ({"targets": ("z",)}, "synthetic: there is no domain 'z'; it has: a, b, c"),
         (

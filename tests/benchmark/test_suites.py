@@ -21,7 +21,7 @@ from generalizeformer.training._recipe import Recipe
 from .lab import MAIN, PAPER, domains
 
 LOOKED = replace(MAIN, episodes="looks")
-FULL, WITH_PAPER = "generalizeformer", ("generalizeformer", "generalizeformer_paper")
+FULL, WITH_PAPER = "generalizeformer", ("source", "generalizeformer", "generalizeformer_paper")
 
 
 def planned(name: str, main: Recipe | None = None, **given: Any) -> list[Cell]:
@@ -177,7 +177,7 @@ def test_a_variant_that_is_the_main_recipe_is_left_out() -> None:
             "target 'a@fog:9': the amount is '9'; fog takes",
         ),
         ("dynamic", {"looks": ("mist:3", "fog:1")}, "target 'a@mist:3': there is no change 'mist'"),
-        ("dynamic", {"trainings": ("x",)}, "trainings: there is no 'x'; choose from: generalize"),
+        ("dynamic", {"trainings": ("x",)}, "trainings: there is no 'x'; choose from: source, ge"),
         ("single-source", {"sources": ("z",)}, "synthetic: there is no domain 'z'; it has: a, b"),
         (
             "single-source",
@@ -214,7 +214,36 @@ def test_methods_need_the_training_that_they_are_compared_on() -> None:
         UserError, match=r"^methods: got lame, but they are compared on the model of"
     ):
         planned("main", methods=("lame",), trainings=("generalizeformer_paper",))
-    assert planned("main", methods=("lame",))[0].methods == ("lame",)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, WITH_PAPER),
+        ({"methods": ("lame", FULL)}, WITH_PAPER),
+        ({"methods": ("lame",)}, ("source",)),
+        ({"methods": (FULL,)}, WITH_PAPER[1:]),
+        ({"methods": ("lame",), "trainings": ("source", FULL)}, ("source", FULL)),
+        ({"methods": (FULL,), "trainings": ("source", FULL)}, (FULL,)),
+    ],
+)
+def test_what_is_trained_is_what_the_methods_answer_with(given: Any, expected: Any) -> None:
+    made = planned("main", targets=("a",), **given)
+    assert tuple(cell.training for cell in made) == expected
+    if "source" in expected and "methods" in given:
+        assert made[0].methods == ("lame",)
+        assert {task.method for task in tasks(made[0])} == {"lame"}
+
+
+def test_the_search_for_other_methods_changes_no_model_of_phi() -> None:
+    also = replace(MAIN, also={"itta": {}})
+    source, ours, paper = planned("main", also, targets=("a",))
+    assert (source.recipe["also"], ours.recipe["also"], paper.recipe["also"]) == (
+        {"itta": {}},
+        {},
+        {},
+    )
+    assert ours.key() == planned("main", targets=("a",))[1].key()
 
 
 def test_methods_with_the_largest_search_come_last() -> None:

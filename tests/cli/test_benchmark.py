@@ -29,8 +29,8 @@ METHODS = [
     "mirror",
     "alpha_bn",
     "t3a",
-    "generalizeformer",
     "tent",
+    "generalizeformer",
     "generalizeformer_paper",
 ]
 DATA = ("--data", "synthetic", "--data-settings", "domains=3", "per_class=5", "--device", "cpu")
@@ -67,9 +67,9 @@ def times_apart(path: Path) -> Any:
 def test_every_target_and_training_is_a_file(done: Any) -> None:
     out, _ = done
     names = sorted(path.name for path in (out / "cells").iterdir())
-    both = ("generalizeformer", "generalizeformer_paper")
+    trainings = ("generalizeformer", "generalizeformer_paper", "source")
     bare = [name.rpartition("-")[0] for name in names]  # without the digest of the settings
-    assert bare == [f"{target}-seed-0-{name}" for target in "ac" for name in both]
+    assert bare == [f"{target}-seed-0-{name}" for target in "ac" for name in trainings]
     content = json.loads((out / "cells" / names[0]).read_text("utf-8"))
     assert {record["device"] for record in content["records"]} == {"cpu"}
     assert content["cell"]["recipe"]["erm"]["per_domain"] == 4
@@ -104,8 +104,8 @@ def test_started_again_it_has_nothing_to_do_and_says_the_same(done: Any, command
         f"summary: {out / 'summary.json'}",
         f"page: {out / 'page.html'}",
     ]
-    assert "cell 1 of 4: main, a, seed 0, generalizeformer\n" in ended.err
-    assert "cell 4 of 4: main, c, seed 0, generalizeformer_paper\n" in ended.err
+    assert "cell 1 of 6: main, a, seed 0, source\n" in ended.err
+    assert "cell 6 of 6: main, c, seed 0, generalizeformer_paper\n" in ended.err
 
 
 def test_a_missing_cell_is_made_again_and_is_the_same(done: Any, command: Command) -> None:
@@ -140,7 +140,7 @@ def test_a_missing_cell_is_made_again_and_is_the_same(done: Any, command: Comman
         ),
         (
             "output-shift",
-            ("--classes-apart", "1", "--trainings", "generalizeformer"),
+            ("--classes-apart", "1", "--trainings", "source"),
             ("synthetic, every source knows other classes: accuracy, %", "│ tent "),
         ),
     ],
@@ -190,7 +190,7 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
         (("--suite",), "suite: none was named; choose from: main, dynamic, single-source"),
         (("--seeds",), "seeds: none was given; give at least one, such as 0"),
         (("--batch-sizes",), "batch sizes: none was given; give at least one, such as 20"),
-        (("--trainings", "erm"), "trainings: there is no 'erm'; choose from: generalizeformer, "),
+        (("--trainings", "erm"), "trainings: there is no 'erm'; choose from: source, generalizef"),
         (("--data-settings", "domains=1"), "synthetic: it has one domain ('a'), and leaving it"),
         (("--data-settings", "domains=2"), "one source domain ('b') cannot play source and target"),
         (("--data", "pax"), "datasets: there is no 'pax'; choose one of: digits"),
@@ -237,7 +237,7 @@ def test_cells_side_by_side_give_what_they_give_one_after_another(
     assert ended.status == 0
     assert untimed(out) == untimed(tmp_path / "out")
     lines = [line for line in ended.err.splitlines() if line.startswith("finished ")]
-    assert [line.split(":")[0] for line in lines] == [f"finished {n} of 4" for n in (1, 2, 3, 4)]
+    assert [line.split(":")[0] for line in lines] == [f"finished {n} of 6" for n in range(1, 7)]
     mine, theirs = ({p.name for p in (f / "backbones").iterdir()} for f in (tmp_path / "out", out))
     assert len(mine) == 5  # of b and c, of a and b, of each alone
     assert mine <= theirs  # which other suites have added to

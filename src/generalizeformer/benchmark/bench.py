@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.comparisons import COMPARISONS, Comparison
 from generalizeformer.benchmark.records import ORACLE, Record, Refusal, refusal
 from generalizeformer.benchmark.runner import run
@@ -41,8 +41,7 @@ def tasks(cell: Cell) -> list[Task]:
 def comparison(cell: Cell) -> Comparison:
     """The suite's for this training, or the methods that the cell names where several are compared."""
     plan = COMPARISONS[cell.suite][cell.training]
-    # Another φ on the same backbone: nothing else changes.
-    if not cell.methods or "source" not in plan.methods:
+    if not cell.methods or cell.training != SOURCE:
         return plan
     hindsight = tuple(name for name in plan.hindsight if name in cell.methods)
     # What is searched longest comes last in every stream: a benchmark may be stopped at any time.

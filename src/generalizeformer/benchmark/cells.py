@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +16,10 @@ from generalizeformer.training._recipe import Recipe, lasting
 EVALUATION = ("batch_sizes", "methods", "limit", "selection_limit", "suite", "looks")
 # What only adds streams and methods: records of the others stay as they are.
 ADDITIONS = ("batch_sizes", "methods")
+SOURCE = "source"
+"""The training that makes the source model and no φ: what all methods but ours are compared on."""
+# What a source model depends on in a recipe: another φ leaves it, and the records made with it, as they are.
+LEARNED = ("erm", "validation", "division", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,11 @@ class Cell:
         return f"{self._taught}-{self._digest((*EVALUATION, 'target'))[:12]}"
 
     @property
+    def source_model(self) -> "Cell":
+        """The cell of the same source model without φ."""
+        return replace(self, training=SOURCE)
+
+    @property
     def _taught(self) -> str:
         sources = "+".join(map(_quoted, self.sources))
         return f"{f'from-{sources}-' if sources else ''}seed-{self.seed}-{self.training}"
@@ -94,9 +103,17 @@ class Cell:
 
     def _digest(self, without: Collection[str] = ()) -> str:
         content = {name: value for name, value in asdict(self).items() if name not in without}
-        # What compared methods learn beside it changes neither the model nor others' records; theirs tell of it.
-        content["recipe"] = lasting({k: v for k, v in self.recipe.items() if k != "also"})
+        content["recipe"] = self._decisive()
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _decisive(self) -> dict[str, Any]:
+        """The settings of the recipe that the trained model depends on.
+
+        What compared methods learn beside it changes neither the model nor others' records; theirs tell of it.
+        """
+        if self.training == SOURCE:
+            return {name: self.recipe[name] for name in LEARNED}
+        return lasting({k: v for k, v in self.recipe.items() if k != "also"})
 
 
 def _quoted(name: str) -> str:

@@ -1,8 +1,9 @@
 """Which methods run with which trained model, by suite. A table, to be added to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from generalizeformer.benchmark.cells import SOURCE
 from generalizeformer.benchmark.variants import VARIANTS
 
 
@@ -15,33 +16,32 @@ class Comparison:
     forgetting: bool = True  # whether sources are answered after every stream
 
 
-SHARED = ("source", "mirror", "alpha_bn", "t3a", "generalizeformer", "tent")
-"""What takes longest comes last."""
+METHODS = {name: name for name in ("source", "mirror", "alpha_bn", "t3a", "tent")}
+"""On the source model, usually; what takes longest comes last."""
+BOTH = ("generalizeformer", "generalizeformer_paper")
 
-MAIN = {
-    "generalizeformer": Comparison({name: name for name in SHARED}, hindsight=("alpha_bn",)),
-    # The same backbone, so that only φ is another.
-    "generalizeformer_paper": Comparison({"generalizeformer_paper": "generalizeformer"}),
-}
+
+def _each(trainings: Iterable[str], *, forgetting: bool = True) -> dict[str, Comparison]:
+    """Every φ by itself: its records have its training's name."""
+    return {
+        name: Comparison({name: "generalizeformer"}, forgetting=forgetting) for name in trainings
+    }
+
+
+MAIN = {SOURCE: Comparison(METHODS, hindsight=("alpha_bn",)), **_each(BOTH)}
+LOOKED = (*BOTH, "generalizeformer_with_variation", "generalizeformer_with_variation_and_kin")
 
 COMPARISONS: Mapping[str, Mapping[str, Comparison]] = {
     "main": MAIN,
     "dynamic": {
-        "generalizeformer": Comparison({name: name for name in SHARED}, forgetting=False),
-        **{
-            name: Comparison({name: "generalizeformer"}, forgetting=False)
-            for name in (
-                "generalizeformer_paper",
-                "generalizeformer_with_variation",
-                "generalizeformer_with_variation_and_kin",
-            )
-        },
+        SOURCE: Comparison(METHODS, forgetting=False),
+        **_each(LOOKED, forgetting=False),
     },
     "single-source": MAIN,
     "output-shift": MAIN,
     "ablations": {
-        "generalizeformer": Comparison({n: n for n in ("source", "generalizeformer")}),
-        **{name: Comparison({name: "generalizeformer"}) for name in VARIANTS},
+        SOURCE: Comparison({"source": "source"}),
+        **_each(("generalizeformer", *VARIANTS)),
     },
 }
 """By suite, then by training."""

@@ -12,7 +12,7 @@ from torch import nn
 from generalizeformer import atomic
 from generalizeformer.benchmark import store
 from generalizeformer.benchmark.bench import Bench, tasks
-from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.parts import learned_from, met
 from generalizeformer.benchmark.records import Record, Refusal
@@ -24,9 +24,6 @@ from generalizeformer.errors import CheckpointError
 from generalizeformer.training._loop import Report
 from generalizeformer.training._run import train_recipe
 from generalizeformer.training._start import fingerprint, near, placed
-
-OURS = "generalizeformer"
-"""The method that answers with φ."""
 
 
 def finish(
@@ -46,10 +43,10 @@ def finish(
     done = stored.done(commit, again)
     missing = [task for task in tasks(cell) if task.key not in done]
     if missing:
-        phi = any(task.method == OURS for task in missing)
-        bench = _bench(cell, domains, folder, fabric, report, phi)
+        bench = _bench(cell, domains, folder, fabric, report)
         source = fingerprint(bench.model.backbone.state_dict())
-        _check_same(source, stored, folder)
+        for beside in (stored, store.read(folder, cell.source_model)):
+            _check_same(source, beside, folder)
         kept = stored.refusals if commit is not None and commit == stored.commit else ()
         before = replace(stored, refusals=kept, commit=commit)
         for number, task in enumerate(missing, start=1):
@@ -74,12 +71,8 @@ def _bench(
     folder: Path,
     fabric: Fabric,
     report: Report | None,
-    phi: bool,
 ) -> Bench:
-    """The cell's model, trained now or before, and what it is to meet. Backbones are shared by all cells.
-
-    Its φ is trained only where somebody answers with it.
-    """
+    """The cell's model, trained now or before, and what it is to meet. Backbones are shared by all cells."""
     sources, recipe = learned_from(cell, domains), cell.full_recipe()
     place = folder / "models" / cell.model_name
     with atomic.alone(place):  # cells of several targets or suites may want the same model at once
@@ -93,7 +86,7 @@ def _bench(
             report,
             backbones=folder / "backbones",
             scored=False,  # records tell more
-            phi=phi,
+            phi=cell.training != SOURCE,
         )
     _let_go(fabric)
     _, held = split_all(
@@ -133,7 +126,7 @@ def _card(cell: Cell, domains: DomainDataset) -> Card:
 
 
 def _check_same(source: str, stored: store.Stored, folder: Path) -> None:
-    """Raises where records of the cell were made on another source model: methods are compared on one."""
+    """Raises where records were made on another source model: methods are compared on one."""
     others = {record.source for record in stored.records} - {"", source}
     if others:
         raise CheckpointError(

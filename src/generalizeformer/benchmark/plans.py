@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.parts import known_to
 from generalizeformer.config import to_dict
 from generalizeformer.data.domains import DomainDataset
@@ -19,7 +19,10 @@ Task = tuple[str, tuple[str, ...]]
 
 
 def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
-    """The recipe of every training by its name, all on the main one's backbones."""
+    """The recipe of every training by its name, all on the main one's backbones.
+
+    What compared methods have to be trained for is trained beside the source model.
+    """
     if main.episodes == "joint":
         raise DataError(
             "episodes are 'joint', which train the backbone together with φ, so that methods would start from "
@@ -32,7 +35,8 @@ def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
         division=main.division,
         meta=replace(paper.meta, augmentation=main.meta.augmentation),
     )
-    return {"generalizeformer": main, "generalizeformer_paper": paper}
+    ours = replace(main, also={})
+    return {SOURCE: main, "generalizeformer": ours, "generalizeformer_paper": paper}
 
 
 def left_out(domains: DomainDataset, targets: Sequence[str]) -> list[Task]:

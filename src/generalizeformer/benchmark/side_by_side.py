@@ -60,14 +60,15 @@ def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) 
 
 
 def _next(waiting: Sequence[Cell], at_work: Collection[Cell]) -> Cell | None:
-    """The first cell whose model nobody is at; else the first whose file nobody writes, None where all are written.
+    """The first cell whose source model nobody is at; else the first whose file nobody writes, None where all are.
 
     Parts of a plan may add to the same file, and two that write it at once would lose records.
     """
-    models = {cell.model_name for cell in at_work}
+    models = {cell.source_model.model_name for cell in at_work}
     files = {(cell.name, cell.basis()) for cell in at_work}
     free = [cell for cell in waiting if (cell.name, cell.basis()) not in files]
-    return next((cell for cell in free if cell.model_name not in models), next(iter(free), None))
+    others = (cell for cell in free if cell.source_model.model_name not in models)
+    return next(others, next(iter(free), None))
 
 
 class _Here:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from generalizeformer.benchmark import ablations, dynamic, single_source
-from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.pages import ABOUT_BENCHMARK, benchmark_sections
 from generalizeformer.benchmark.plans import from_each, left_out, plan, recipes
 from generalizeformer.benchmark.records import Record
@@ -18,7 +18,7 @@ from generalizeformer.errors import UserError
 from generalizeformer.training._recipe import Recipe
 
 OURS = "generalizeformer"
-"""The training whose model all methods are compared on."""
+"""Our method, and the training that makes its usual φ."""
 VARIED = ("generalizeformer_with_variation", "generalizeformer_with_variation_and_kin")
 """What is made for batches that hold several looks, beside the usual trainings."""
 
@@ -89,7 +89,7 @@ SUITES: Mapping[str, Suite] = {
         heading="Ablations",
         about="Each domain is left out once. All variants of a target start from the same source models.",
         batch_sizes=(20, 1),
-        recipes=lambda main, paper: varied(recipes(main, paper)["generalizeformer"]),
+        recipes=lambda main, paper: {SOURCE: recipes(main, paper)[SOURCE], **varied(main)},
         tables=ablations.tables,
         sections=ablations.sections,
         summary=ablations.summary,
@@ -132,19 +132,41 @@ def cells(
     if suite.option == "classes_apart":
         shared["classes_apart"] = classes_apart or "labels"
         # A model that never saw a domain never saw its classes: held-out episodes need the domains apart.
-        shared["pooled"] = known["generalizeformer"].episodes == "looks"
-    chosen = tuple(known) if trainings is None else trainings
-    if shared.get("methods") and OURS not in chosen:
-        raise UserError(
-            f"methods: got {', '.join(shared['methods'])}, but they are compared on the model of {OURS}, which is "
-            f"not among the trainings ({', '.join(chosen)}); add it, or leave the methods out"
-        )
+        shared["pooled"] = known[OURS].episodes == "looks"
+    methods = tuple(shared.pop("methods", ()))
     return plan(
         domains,
         known,
         tasks,
-        trainings=chosen,
+        trainings=_needed(tuple(known), methods)
+        if trainings is None
+        else _asked(trainings, methods),
+        methods=_others(methods),
         batch_sizes=suite.batch_sizes if batch_sizes is None else tuple(batch_sizes),
         suite=name,
         **shared,
     )
+
+
+def _others(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods that are compared on the source model: ours has trainings of its own."""
+    return tuple(name for name in methods if name != OURS)
+
+
+def _needed(known: Sequence[str], methods: Sequence[str]) -> tuple[str, ...]:
+    """The trainings that these methods answer with; all of them where none is named."""
+    if not methods:
+        return tuple(known)
+    answering = {SOURCE: bool(_others(methods))}
+    return tuple(name for name in known if answering.get(name, OURS in methods))
+
+
+def _asked(trainings: Sequence[str], methods: Sequence[str]) -> tuple[str, ...]:
+    """The trainings that were named, which must have the one that the methods answer with."""
+    others = _others(methods)
+    if others and SOURCE not in trainings:
+        raise UserError(
+            f"methods: got {', '.join(others)}, but they are compared on the model of {SOURCE}, which is not among "
+            f"the trainings ({', '.join(trainings)}); add it, or leave the methods out"
+        )
+    return tuple(name for name in trainings if name != SOURCE or others or not methods)

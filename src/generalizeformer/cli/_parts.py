@@ -42,10 +42,11 @@ class Part:
         looks: Of dynamic: how targets look, such as rotation:30 fog:3 look:7; eight usual ones if none is named.
         classes_apart: Of output-shift: who knows which classes, as for `train`; labels if not given.
         seeds: One training per target and seed.
-        trainings: generalizeformer: our φ, compared with all other methods; generalizeformer_paper: the paper's φ on
-            the same backbones; ablations have names of their own. All of the suite's if not given.
+        trainings: source: the source models alone, which all methods but ours answer with; generalizeformer: our φ;
+            generalizeformer_paper: the paper's φ on the same backbones; ablations have names of their own. If not
+            given, all of the suite's, or those that the named methods answer with.
         methods: To be compared, or all; see `generalizeformer methods`. The suite's usual ones if not given. What was
-            compared before stays in the tables.
+            compared before stays in the tables, also where φ has other settings since.
         batch_sizes: Images that arrive together. If not given, main: 1 20 64 128, ablations: 20 1, others: 20.
         limit: Images per target stream, in dynamic per look; all if not given.
         selection_limit: Images of each source domain's validation part that settings of methods are chosen on; all

@@ -106,6 +106,7 @@ class _Run:
         backbone = self._erm("erm", self.data.names, self.recipe.erm)
         model = GeneralizeFormer(backbone, self.recipe.model, self.card).to(self.fabric.device)
         self._accompany(plain(model))
+        model.card = replace(model.card, sources=self.data.names, seed=self.recipe.seed)
         return model
 
     def _accompany(self, model: GeneralizeFormer) -> None:
