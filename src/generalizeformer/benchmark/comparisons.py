@@ -29,7 +29,7 @@ def _each(trainings: Iterable[str], *, forgetting: bool = True) -> dict[str, Com
 
 
 MAIN = {SOURCE: Comparison(METHODS, hindsight=("alpha_bn",)), **_each(BOTH)}
-LOOKED = (*BOTH, "generalizeformer_with_variation", "generalizeformer_with_variation_and_kin")
+LOOKED = (*BOTH, "generalizeformer_without_telling_apart")
 
 COMPARISONS: Mapping[str, Mapping[str, Comparison]] = {
     "main": MAIN,

@@ -19,8 +19,8 @@ from generalizeformer.training._recipe import Recipe
 
 OURS = "generalizeformer"
 """Our method, and the training that makes its usual φ."""
-VARIED = ("generalizeformer_with_variation", "generalizeformer_with_variation_and_kin")
-"""What is made for batches that hold several looks, beside the usual trainings."""
+VARIED = ("generalizeformer_without_telling_apart",)
+"""What batches that hold several looks are asked with, beside the usual trainings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ SUITES: Mapping[str, Suite] = {
         heading="Targets that change",
         about="Each domain is left out once and then met under several looks: turned, in other colours, corrupted. "
         "All methods of a target start from the same source model, that of the main benchmark. "
-        "What has variation in its name has measured how source images vary under random looks, of the kind that most "
-        "of these are; no other method here has seen any.",
+        "Our usual φ has measured how source images vary under random looks, of the kind that most of these are, to "
+        "tell mixed batches from others; no other method here has seen any.",
         option="looks",
         recipes=lambda main, paper: recipes(main, paper) | variants_of(main, VARIED),
         tables=dynamic.tables,

@@ -83,7 +83,6 @@ VARIANTS: Mapping[str, Variant] = {
     "generalizeformer_not_mirrored": _model(mirrored="no"),
     "generalizeformer_with_kin": _telling_apart(variation=0, kin=0.3),
     "generalizeformer_with_variation": _telling_apart(variation=32, kin=None),
-    "generalizeformer_with_variation_and_kin": _telling_apart(variation=32, kin=0.3),
     "generalizeformer_without_telling_apart": _telling_apart(variation=0, kin=None),
     "generalizeformer_mean_of_probabilities": _model(mean="probabilities"),
 }
