@@ -85,10 +85,10 @@ def test_what_the_readme_tells_of_other_suites_is_in_their_summaries() -> None:
     text = text.partition("Digits turned")[0]
     dynamic, single, apart = map(methods_of, ("dynamic", "single-source", "output-shift"))
     ours, tent = dynamic["generalizeformer"]["20"], dynamic["tent"]["20"]
-    assert ours["lost"]["changing"] < 0.5
+    alike = dynamic["generalizeformer_without_telling_apart"]["20"]
     claims = [methods_of()["generalizeformer"][n]["mean"] for n in ("1", "128")]
-    claims += [dynamic["source"]["20"]["alone"], ours["alone"], ours["lost"]["mixed"]]
-    claims += [dynamic["generalizeformer_with_variation_and_kin"]["20"]["lost"]["mixed"]]
+    claims += [dynamic["source"]["20"]["alone"], ours["alone"]]
+    claims += [ours["lost"]["changing"], ours["lost"]["mixed"], alike["lost"]["mixed"]]
     claims += [tent["alone"], tent["lost"]["mixed"]]
     ablations = methods_of("ablations")
     changed = ("without_features", "classifier_only", "norms_only", "without_shift")
@@ -99,23 +99,33 @@ def test_what_the_readme_tells_of_other_suites_is_in_their_summaries() -> None:
     claims += [0.0]
     claims += [apart[m]["20"]["mean"] for m in ("generalizeformer", "source", "tent")]
     claims += [single[m]["20"]["mean"] for m in ("generalizeformer", "source", "alpha_bn", "t3a")]
-    claims += [-ablations["generalizeformer_with_kin"]["20"]["difference"]]
     small = {method: sizes["20"] for method, sizes in methods_of(folder="pacs_small").items()}
-    claims += [methods_of()["domainadaptor"]["20"]["mean"]]
+    large = {method: sizes["20"] for method, sizes in methods_of().items() if "20" in sizes}
+    claims += [large["domainadaptor"]["mean"]]
+    claims += [large["rotta"]["mean"], large["rotta"]["sources_after"]]
+    claims += [large[method]["mean"] for method in ("tast", "pl_c", "shot_im")]
     order = ("generalizeformer", "source", "shot_im", "shot", "domainadaptor")
     claims += [small[method]["mean"] for method in order]
     claims += [small[method]["sources_after"] for method in ("shot_im", "generalizeformer")]
     assert re.findall(r"\d+\.\d", text) == [f"{value:.1f}" for value in claims]
 
 
-def test_mixed_looks_lose_less_than_a_point_where_batches_are_told_apart() -> None:
-    name = "generalizeformer_with_variation_and_kin"
-    for entry in methods_of("dynamic")[name].values():
-        assert entry["seeds"] >= 2
-        assert max(entry["lost"].values()) < 1
-    plain = methods_of("ablations")[name]["20"]
-    assert abs(plain["difference"]) < 0.1
-    assert plain["sources_after"] > methods_of()["source"]["20"]["sources_after"] - 0.5
+def test_looks_that_change_or_mix_lose_less_than_a_point() -> None:
+    methods = methods_of("dynamic")
+    for size, entry in methods["generalizeformer"].items():
+        assert entry["seeds"] == 3
+        assert max(entry["lost"].values()) < 1 < methods["tent"][size]["lost"]["mixed"]
+    plain = methods_of("ablations")["generalizeformer"]["20"]  # batches are not told apart there
+    assert abs(methods_of()["generalizeformer"]["20"]["mean"] - plain["mean"]) < 0.1
+
+
+def test_ours_is_above_the_source_where_it_has_one_domain_or_classes_apart() -> None:
+    for suite in ("single-source", "output-shift"):
+        means = {method: sizes["20"]["mean"] for method, sizes in methods_of(suite).items()}
+        assert {sizes["20"]["seeds"] for sizes in methods_of(suite).values()} == {3}
+        named = {method for method in means if not method.endswith("_oracle")}
+        assert max(named, key=means.__getitem__) == "generalizeformer"
+        assert "generalizeformer_paper" in named
 
 
 def test_the_readme_says_who_beats_ours_in_the_small_version() -> None:
