@@ -3,6 +3,7 @@
 There, because Triton's interpreter, which runs them where there is no GPU, has to be chosen before Triton is imported.
 """
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,12 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from generalizeformer import kernels as module
+from generalizeformer.benchmark.runner import build_adapter
 from generalizeformer.core import maps
+from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.guessing import settle_by_looks
 from generalizeformer.core.maps import Act
+from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.core.settling import settle
 from generalizeformer.core.variation import Guess
 
@@ -156,13 +160,45 @@ def test_models_answer_and_learn_alike(
             *torch.autograd.grad(logits.exp().sum(), list(model.generator.parameters())),
         ]
 
+    check_alike(kernels, monkeypatch, compute)
+
+
+def check_alike(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, compute: Callable[[], list[Tensor]]
+) -> None:
+    """With the kernels and without; the former really by them."""
     served: list[tuple[int, ...]] = []
     affine = kernels.affine
     monkeypatch.setattr(
         kernels, "affine", lambda x, *more: served.append(x.shape) or affine(x, *more)
     )
     ours = compute()
-    assert len(served) > 2  # not by PyTorch after all
+    assert len(served) >= 2
     monkeypatch.setattr(maps, "serves", lambda x: False)
     for one, other in zip(ours, compute(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("alpha_bn", {}),
+        ("domainadaptor", {}),
+        ("memo", {"views": 3}),
+        ("rotta", {"update_every": 3, "memory_size": 6}),
+    ],
+)
+def test_compared_methods_answer_alike(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, method: str, settings: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    net = Net().to(memory_format=torch.channels_last).eval()
+    card = Card(preprocessing=Preprocessing(size=9, mean=(0.5,) * 3, std=(0.5,) * 3))
+    source = GeneralizeFormer(net, card=card)
+    images = torch.rand(6, 3, 9, 9).to(memory_format=torch.channels_last)
+
+    def compute() -> list[Tensor]:
+        adapter, _ = build_adapter(method, source, **settings)
+        return [adapter.step(images), adapter.step(images.flip(0))]
+
+    check_alike(kernels, monkeypatch, compute)

@@ -15,7 +15,7 @@ from generalizeformer.core.grouped import LAYERS, GroupedBackbone, Layers
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.inputs import check_images
 from generalizeformer.core.layers import Call, GroupedLayer
-from generalizeformer.core.normalisers import along, check_understood, finish
+from generalizeformer.core.normalisers import check_understood, rescaled
 from generalizeformer.core.shapes import Groups, Images, Logits
 from generalizeformer.core.slots import Slot, Slots
 from generalizeformer.core.statistics import Moments, Statistics, moments, pool
@@ -66,12 +66,11 @@ class MixedNorm(GroupedLayer):
         share = self.mixing.batch_weight(grouping.sizes).to(seen.mean.dtype).unsqueeze(1)
         mean = torch.lerp(layer.running_mean.to(seen.mean), seen.mean, share)
         variance = torch.lerp(layer.running_var.to(seen.mean), seen.variance, share)
-        # One multiply-add over the feature map: statistics and affine are folded per group first.
+        # Statistics and affine are folded per group first.
         weight = (variance + layer.eps).rsqrt()
         weight = weight if layer.weight is None else weight * layer.weight
         bias = -mean * weight if layer.bias is None else layer.bias - mean * weight
-        y = x * along(grouping.spread(weight), 1, x) + along(grouping.spread(bias), 1, x)
-        return finish(layer, y.to(x.dtype))
+        return rescaled(layer, x, grouping.spread(weight), grouping.spread(bias))
 
     def _seen(self, x: Tensor, grouping: Grouping) -> Statistics:
         """The groups' statistics, of the kind that is mixed."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from generalizeformer.adapters._batch_norm import batch_norms
-from generalizeformer.core.normalisers import along, finish, is_understood
+from generalizeformer.core.normalisers import finish, is_understood, rescaled
 from generalizeformer.errors import SlotError
 
 
@@ -32,10 +32,10 @@ class RobustNorm(nn.Module):
             y = F.batch_norm(x, mean, variance, layer.weight, layer.bias, eps=layer.eps)
             return finish(layer, y)
         mean, variance = self._moved(x)
-        y = (x - along(mean, 1, x)) * along((variance + layer.eps).rsqrt(), 1, x)
-        y = y if layer.weight is None else y * along(layer.weight, 1, x)
-        y = y if layer.bias is None else y + along(layer.bias, 1, x)
-        return finish(layer, y.to(x.dtype))
+        scale = (variance + layer.eps).rsqrt()
+        scale = scale if layer.weight is None else scale * layer.weight
+        bias = -mean * scale if layer.bias is None else layer.bias - mean * scale
+        return rescaled(layer, x, scale, bias)
 
     def _moved(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance after this batch, which are kept."""

@@ -36,7 +36,7 @@ from generalizeformer.adapters._stateless import Stateless
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.losses import per_image_entropy
-from generalizeformer.core.normalisers import along, finish
+from generalizeformer.core.normalisers import rescaled
 from generalizeformer.core.shapes import Images, Logits
 from generalizeformer.core.statistics import Moments, Statistics, moments
 from generalizeformer.errors import ImageError, UserError
@@ -135,8 +135,7 @@ class FoldedNorm(nn.Module):
         if self.share is None:
             self._merge(seen, batch, positions)
         scale = (batch.variance + self.layer.eps).rsqrt() * self.weight
-        y = x * along(scale, 1, x) + along(self.bias - batch.mean * scale, 1, x)
-        return finish(self.layer, y.to(x.dtype))
+        return rescaled(self.layer, x, scale, self.bias - batch.mean * scale)
 
     @torch.no_grad()
     def _merge(self, images: Moments, batch: Statistics, positions: int) -> None:

@@ -80,7 +80,8 @@ class _Here:
 
 
 def _begin(place: Place, jobs: int) -> None:
-    memory.keep()
+    if place.accelerator == "cpu":  # a GPU's host has no room for all that many processes keep
+        memory.keep()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     _Here.place, _Here.domains = place, place.load()
     _Here.fabric = Fabric(accelerator=place.accelerator, devices=1, precision=place.precision)  # type: ignore[arg-type]

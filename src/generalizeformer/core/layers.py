@@ -17,6 +17,7 @@ from generalizeformer.core.normalisers import (
     finish,
     folded,
     has_source_statistics,
+    rescaled,
     self_normalise,
     source_scale,
 )
@@ -107,14 +108,11 @@ class GroupedNorm(GroupedLayer):
             if towards(self.name) in self.call.params:
                 assert bias is not None  # only layers with both settle
                 return self.settle(x, weight, bias, (mean, scale), grouping)
-            # One multiply-add over the feature map: statistics and affine are folded per group first.
+            # Statistics and affine are folded per group first.
             weight = weight * scale
             bias = -mean * weight if bias is None else bias - mean * weight
-            if maps.serves(x):
-                y = maps.scaled(x, grouping.spread(weight), grouping.spread(bias), self.act)
-                return self.finished(y, self.act)
-        else:
-            x = self_normalise(self.layer, x)
+            return rescaled(self.layer, x, grouping.spread(weight), grouping.spread(bias))
+        x = self_normalise(self.layer, x)
         weight = along(grouping.spread(weight), self.axis, x).to(x.dtype)
         if bias is None:
             return finish(self.layer, x * weight)

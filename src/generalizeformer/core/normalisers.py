@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from generalizeformer.core import maps
 from generalizeformer.core.maps import Act
 from generalizeformer.errors import SlotError
 
@@ -82,6 +83,16 @@ def folded(layer: nn.Module) -> Act:
         return Act.NONE
     known: dict[type, Act] = {nn.ReLU: Act.RELU, nn.ReLU6: Act.RELU6}
     return known.get(type(act), Act.NONE)
+
+
+def rescaled(layer: nn.Module, x: Tensor, slope: Tensor, start: Tensor) -> Tensor:
+    """What the layer answers where slope x + start is what it makes of x: one multiply-add over the feature map.
+
+    Both have numbers for every channel, (channels), or for every image as well, (images, channels).
+    """
+    act = folded(layer) if maps.serves(x) else Act.NONE
+    y = maps.scaled(x, slope.expand(x.shape[:2]), start.expand(x.shape[:2]), act)
+    return y if act else finish(layer, y)
 
 
 def check_understood(layer: nn.Module, name: str) -> None:

@@ -18,10 +18,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from generalizeformer.core.companions._gaussian import Gaussian
 from generalizeformer.core.companions._own_draws import own_draws
 from generalizeformer.core.normalisers import (
-    along,
-    finish,
     has_source_statistics,
     is_understood,
+    rescaled,
     source_scale,
 )
 from generalizeformer.core.shapes import Images, Logits
@@ -78,8 +77,7 @@ class InferredNorm(nn.Module):
         weight = (own.variance + layer.eps).rsqrt()
         weight = weight if layer.weight is None else weight * layer.weight
         bias = -own.mean * weight if layer.bias is None else layer.bias - own.mean * weight
-        shift, scale = (along(part, 1, x).to(x.dtype) for part in (bias, weight))
-        return finish(layer, torch.addcmul(shift, x, scale))
+        return rescaled(layer, x, weight, bias)
 
     def infer(self, x: Float[Tensor, "images channels *space"]) -> Gaussian:
         """Mean and variance of every image and channel, the source's moved by what the networks say."""
