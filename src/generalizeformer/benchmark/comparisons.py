@@ -41,7 +41,7 @@ COMPARISONS: Mapping[str, Mapping[str, Comparison]] = {
     "output-shift": MAIN,
     "ablations": {
         SOURCE: Comparison({"source": "source"}),
-        **_each(("generalizeformer", *VARIANTS)),
+        **_each((*BOTH, *VARIANTS)),
     },
 }
 """By suite, then by training."""
