@@ -123,6 +123,19 @@ def test_means_over_fewer_targets_are_not_drawn_beside_others() -> None:
     assert ">tent<" not in accuracy_bars(partly)
 
 
+def test_methods_are_ranked_where_most_of_them_are() -> None:
+    drawn = accuracy_bars(
+        [
+            record(method="source", batch_size=1, accuracy=70.0),
+            record(method="source", accuracy=70.0),
+            record(method="low", accuracy=60.0),
+            record(method="high", accuracy=80.0),
+        ]
+    )
+    places = [drawn.index(f">{name}<") for name in ("low", "source", "high")]  # from below
+    assert places == sorted(places)
+
+
 @pytest.mark.parametrize("settings", [1, 5])
 def test_any_number_of_methods_and_settings_can_be_drawn(settings: int) -> None:
     names = [f"method {number}" for number in range(40)]

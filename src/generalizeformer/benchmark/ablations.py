@@ -24,10 +24,9 @@ from generalizeformer.benchmark.tables import (
 FULL = "generalizeformer"
 HEADS = ("method", "accuracy, %", "gain over source", "difference to the full model")
 ABOUT = (
-    "Every row changes one thing and trains φ anew on the same backbones; generalizeformer_paper is the paper's φ, which "
-    "differs in all it can. Gains are percentage points over the source "
-    "model, mean ± standard error over trainings. Differences are paired, target by target and seed by seed, with "
-    "their 95 % interval (Student's t over all pairs)."
+    "Every row changes one thing and trains φ anew on the same backbones; generalizeformer_paper is the paper's φ, where "
+    "all is as in its text. Gains are percentage points over the source model, mean ± standard error over trainings. "
+    "Differences are paired, target by target and seed by seed, with their 95 % interval (Student's t over all pairs)."
 )
 
 
