@@ -24,8 +24,8 @@ from generalizeformer.benchmark.tables import (
 FULL = "generalizeformer"
 HEADS = ("method", "accuracy, %", "gain over source", "difference to the full model")
 ABOUT = (
-    "Every row changes one thing and trains φ anew on the same backbones; generalizeformer_paper has the paper's, in which "
-    "all is as in its text. Gains are percentage points over the source model, mean ± standard error over trainings. "
+    "Every row changes one thing and trains φ anew on the same backbones; generalizeformer_paper has "
+    "the paper's. Gains are percentage points over the source model, mean ± standard error over trainings. "
     "Differences are paired, target by target and seed by seed, with their 95 % interval (Student's t over all pairs)."
 )
 
