@@ -69,6 +69,49 @@ def test_a_model_is_kept_when_only_its_evaluation_changes() -> None:
     assert same == {"batch_sizes", "methods", "limit", "selection_limit", "suite", "looks"}
 
 
+def of_source(**changes: Any) -> Cell:
+    """A cell of the source model alone, with another recipe."""
+    recipe = CELL.recipe | changes
+    return replace(CELL, recipe=recipe).source_model
+
+
+def test_a_source_model_is_another_when_what_it_learns_from_changes() -> None:
+    changes: dict[str, Any] = {
+        "erm": CELL.recipe["erm"] | {"steps": 7},
+        "validation": 0.3,
+        "division": "domainbed",
+        "seed": 5,
+    }
+    made = [of_source(), *(of_source(**{name: value}) for name, value in changes.items())]
+    assert len({cell.basis() for cell in made}) == len(made)
+    assert len({cell.model_name for cell in made}) == len(made)
+
+
+def test_records_of_a_source_model_stay_when_phi_changes() -> None:
+    model, meta = CELL.recipe["model"], CELL.recipe["meta"]
+    kept = [
+        of_source(model=model | {"kin": None, "mean": "probabilities"}),
+        of_source(meta=meta | {"steps": 3}),
+        of_source(stay=0.5, episodes="looks", calibration=3, also={"itta": {}}),
+    ]
+    assert {cell.key() for cell in kept} == {of_source().key()}
+    named = of_source(model=model | {"selection": model["selection"] | {"classifier": "head"}})
+    assert named.basis() != of_source().basis()  # methods start from another layer's features
+
+
+def test_what_lies_beside_a_cell_is_of_the_same_source_model(tmp_path: Path) -> None:
+    paper = replace(CELL, training="generalizeformer_paper", recipe=CELL.recipe | {"stay": 0.5})
+    longer = replace(CELL, recipe=CELL.recipe | {"erm": CELL.recipe["erm"] | {"steps": 7}})
+    for cell in (CELL, paper, CELL.source_model, longer, replace(CELL, seed=10)):
+        store.write(tmp_path, store.Stored(cell=cell))
+    store.place(tmp_path, CELL).with_name("a-seed-0-broken.json").write_text("{")
+    here = {"generalizeformer", "generalizeformer_paper", "source"}
+    for cell in (CELL, paper, CELL.source_model):
+        found = store.beside(tmp_path, cell)
+        assert {s.cell.training for s in found} == here
+        assert len(found) == 3
+
+
 def test_a_model_of_named_sources_is_the_same_for_every_target() -> None:
     one = replace(CELL, sources=("c",))
     assert one.name == "a-from-c-seed-0-generalizeformer"

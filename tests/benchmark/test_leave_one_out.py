@@ -294,12 +294,13 @@ def test_records_of_methods_outlive_a_change_of_phi(made: Any) -> None:
     assert store.read(folder, replace(ours, **other)).records == ()
 
 
-def test_phi_is_not_compared_with_records_of_another_source_model(
-    made: Any, tmp_path: Path
+@pytest.mark.parametrize(("there", "new"), [(0, 1), (1, 0), (1, 2)])
+def test_no_training_is_compared_with_records_of_another_source_model(
+    made: Any, tmp_path: Path, there: int, new: int
 ) -> None:
-    _, (cell, ours, *_), records, _ = made
-    strange = tuple(replace(r, source="0123456789ab") for r in records[cell.name])
-    store.write(tmp_path, store.Stored(cell=cell, records=strange))
+    _, all_cells, records, _ = made
+    strange = tuple(replace(r, source="0123456789ab") for r in records[all_cells[there].name])
+    store.write(tmp_path, store.Stored(cell=all_cells[there], records=strange))
     with pytest.raises(CheckpointError, match="another source model \\(0123456789ab\\)"):
-        finish(ours, domains(), tmp_path, fabric())
-    assert store.read(tmp_path, ours).records == ()
+        finish(all_cells[new], domains(), tmp_path, fabric())
+    assert store.read(tmp_path, all_cells[new]).records == ()

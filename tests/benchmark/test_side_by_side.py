@@ -80,3 +80,23 @@ def test_cells_of_other_models_come_first_and_none_of_a_file_that_is_written() -
     assert side_by_side._next([more], [one]) is None
     assert side_by_side._next([more], [looks]) is more
     assert side_by_side._next([], []) is None
+
+
+def test_another_source_model_comes_before_another_phi() -> None:
+    source, phi, other, _ = cells(seeds=(0, 1), trainings=("source", "generalizeformer"))
+    assert side_by_side._next([phi, other], [source]) is other
+    assert side_by_side._next([phi], [source]) is phi
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_only_processes_on_cpus_keep_their_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, accelerator: str
+) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(side_by_side.memory, "keep", lambda: kept.append(True))
+    monkeypatch.setattr(side_by_side, "Fabric", lambda **_: None)
+    monkeypatch.setattr(side_by_side.torch, "set_num_threads", lambda _: None)
+    for name in ("place", "domains", "fabric"):  # put back afterwards
+        monkeypatch.setattr(side_by_side._Here, name, None, raising=False)
+    side_by_side._begin(side_by_side.Place(domains, accelerator, "32-true", tmp_path), 2)
+    assert kept == [True] * (accelerator == "cpu")

@@ -213,6 +213,10 @@ def test_methods_need_the_training_that_they_are_compared_on() -> None:
         UserError, match=r"^methods: got lame, but they are compared on the model of"
     ):
         planned("main", methods=("lame",), trainings=("generalizeformer_paper",))
+    with pytest.raises(UserError, match=r"^methods: got generalizeformer, which answers with a φ"):
+        planned("main", methods=("lame", FULL), trainings=("source",))
+    with pytest.raises(UserError, match="trainings: none was given"):
+        planned("main", methods=("lame",), trainings=())
 
 
 @pytest.mark.parametrize(
@@ -229,6 +233,7 @@ def test_methods_need_the_training_that_they_are_compared_on() -> None:
 def test_what_is_trained_is_what_the_methods_answer_with(given: Any, expected: Any) -> None:
     made = planned("main", targets=("a",), **given)
     assert tuple(cell.training for cell in made) == expected
+    assert all(cell.methods == () for cell in made if cell.training != "source")
     if "source" in expected and "methods" in given:
         assert made[0].methods == ("lame",)
         assert {task.method for task in tasks(made[0])} == {"lame"}

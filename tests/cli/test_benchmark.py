@@ -120,6 +120,21 @@ def test_a_missing_cell_is_made_again_and_is_the_same(done: Any, command: Comman
     assert untimed(out) == page
 
 
+def test_records_of_earlier_runs_stay_in_the_summary(
+    done: Any, command: Command, tmp_path: Path
+) -> None:
+    (there, words), out = done, tmp_path / "out"
+    shutil.copytree(there, out)
+    for more in (
+        ("--methods", "lame"),
+        ("--methods", "generalizeformer", "--trainings", "generalizeformer"),
+    ):
+        ended = command(words[0], out, *words[2:], *more)
+        assert ended.status == 0, ended.err
+        told = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
+        assert {*told} == {*METHODS, "alpha_bn_oracle", "lame"}
+
+
 @pytest.mark.parametrize(
     ("suite", "words", "lines"),
     [

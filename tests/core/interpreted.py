@@ -160,20 +160,23 @@ def test_models_answer_and_learn_alike(
             *torch.autograd.grad(logits.exp().sum(), list(model.generator.parameters())),
         ]
 
-    check_alike(kernels, monkeypatch, compute)
+    check_alike(kernels, monkeypatch, compute, least=3)
 
 
 def check_alike(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, compute: Callable[[], list[Tensor]]
+    kernels: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    compute: Callable[[], list[Tensor]],
+    least: int,
 ) -> None:
-    """With the kernels and without; the former really by them."""
+    """With the kernels and without; the former really by them, for so many maps at least."""
     served: list[tuple[int, ...]] = []
     affine = kernels.affine
     monkeypatch.setattr(
         kernels, "affine", lambda x, *more: served.append(x.shape) or affine(x, *more)
     )
     ours = compute()
-    assert len(served) >= 2
+    assert len(served) >= least
     monkeypatch.setattr(maps, "serves", lambda x: False)
     for one, other in zip(ours, compute(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -201,4 +204,4 @@ def test_compared_methods_answer_alike(
         adapter, _ = build_adapter(method, source, **settings)
         return [adapter.step(images), adapter.step(images.flip(0))]
 
-    check_alike(kernels, monkeypatch, compute)
+    check_alike(kernels, monkeypatch, compute, least=2)

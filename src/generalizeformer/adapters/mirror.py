@@ -37,6 +37,6 @@ def build(source: GeneralizeFormer, config: Config) -> GroupedAdapter:
         together = grouping(groups, len(images), images)
         views = (images, images.flip(-1))
         answers = [source.network.run(view, together, {}).logits for view in views]
-        return mixture(answers, source.config.mean)
+        return mixture(answers, "logits")
 
     return Stateless(answer)

@@ -111,9 +111,13 @@ class Cell:
 
         What compared methods learn beside it changes neither the model nor others' records; theirs tell of it.
         """
-        if self.training == SOURCE:
-            return {name: self.recipe[name] for name in LEARNED}
-        return lasting({k: v for k, v in self.recipe.items() if k != "also"})
+        recipe = lasting({k: v for k, v in self.recipe.items() if k != "also"})
+        if self.training != SOURCE:
+            return recipe
+        # Which layer is the classifier also matters to methods, where it was not found but named.
+        named = recipe["model"]["selection"]["classifier"]
+        told = {} if named is None else {"classifier": named}
+        return {name: recipe[name] for name in LEARNED} | told
 
 
 def _quoted(name: str) -> str:

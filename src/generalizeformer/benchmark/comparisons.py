@@ -29,13 +29,14 @@ def _each(trainings: Iterable[str], *, forgetting: bool = True) -> dict[str, Com
 
 
 MAIN = {SOURCE: Comparison(METHODS, hindsight=("alpha_bn",)), **_each(BOTH)}
-LOOKED = (*BOTH, "generalizeformer_without_telling_apart")
+LOOKED = ("generalizeformer_without_telling_apart",)
+"""What meets several looks in a batch, beside the usual ones."""
 
 COMPARISONS: Mapping[str, Mapping[str, Comparison]] = {
     "main": MAIN,
     "dynamic": {
         SOURCE: Comparison(METHODS, forgetting=False),
-        **_each(LOOKED, forgetting=False),
+        **_each((*BOTH, *LOOKED), forgetting=False),
     },
     "single-source": MAIN,
     "output-shift": MAIN,

@@ -45,8 +45,8 @@ def finish(
     if missing:
         bench = _bench(cell, domains, folder, fabric, report)
         source = fingerprint(bench.model.backbone.state_dict())
-        for beside in (stored, store.read(folder, cell.source_model)):
-            _check_same(source, beside, folder)
+        for other in store.beside(folder, cell):
+            _check_same(source, other, folder)
         kept = stored.refusals if commit is not None and commit == stored.commit else ()
         before = replace(stored, refusals=kept, commit=commit)
         for number, task in enumerate(missing, start=1):

@@ -91,7 +91,9 @@ def _cell(
 ) -> Cell:
     target, sources = task
     own: dict[str, Any] = {"target": target, "sources": sources, "seed": recipe.seed}
-    cell = Cell(dataset=domains.name, recipe=to_dict(recipe), training=training, **(own | shared))
+    if training != SOURCE:
+        own["methods"] = ()  # ours alone
+    cell = Cell(dataset=domains.name, recipe=to_dict(recipe), training=training, **(shared | own))
     taught = known_to(cell, domains)
     recipe.check(taught)
     return replace(cell, recipe=to_dict(_pooled(recipe, taught))) if cell.pooled else cell

@@ -69,6 +69,14 @@ def place(folder: Path, cell: Cell) -> Path:
     return suite_folder(folder, cell.suite) / "cells" / f"{cell.name}-{cell.basis()[:12]}.json"
 
 
+def beside(folder: Path, cell: Cell) -> list[Stored]:
+    """What is there of all trainings on the cell's source model, in its suite."""
+    source = cell.source_model
+    names = f"{source.name.removesuffix(source.training)}*.json"
+    found = (_stored(path) for path in sorted(place(folder, cell).parent.glob(names)))
+    return [s for s in found if s is not None and s.cell.source_model.basis() == source.basis()]
+
+
 def write(folder: Path, stored: Stored) -> None:
     """The cell's file, which appears whole or not at all."""
     text = json.dumps(asdict(stored), indent=1, ensure_ascii=False)
@@ -77,12 +85,18 @@ def write(folder: Path, stored: Stored) -> None:
 
 def read(folder: Path, cell: Cell) -> Stored:
     """What is stored of this cell, also in other batch sizes."""
-    try:
-        content = json.loads(place(folder, cell).read_text("utf-8"))
-        stored = from_dict(Stored, content)
-    except (OSError, ValueError, TypeError):  # done again, as that is all there is to do
+    stored = _stored(place(folder, cell))
+    if stored is None:  # done again, as that is all there is to do
         return Stored(cell=cell)
     also: dict[str, Any] = cell.recipe.get("also", {})
     # A method that is trained for in another way than its record says has none.
     records = tuple(r for r in stored.records if also.get(r.method, r.training) == r.training)
     return replace(stored, cell=cell, records=records)
+
+
+def _stored(path: Path) -> Stored | None:
+    """What the file tells; None where there is none, or none that can be read."""
+    try:
+        return from_dict(Stored, json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from generalizeformer.benchmark import ablations, dynamic, single_source
 from generalizeformer.benchmark.cells import SOURCE, Cell
+from generalizeformer.benchmark.comparisons import LOOKED
 from generalizeformer.benchmark.pages import ABOUT_BENCHMARK, benchmark_sections
 from generalizeformer.benchmark.plans import from_each, left_out, plan, recipes
 from generalizeformer.benchmark.records import Record
@@ -19,8 +20,6 @@ from generalizeformer.training._recipe import Recipe
 
 OURS = "generalizeformer"
 """Our method, and the training that makes its usual φ."""
-VARIED = ("generalizeformer_without_telling_apart",)
-"""What batches that hold several looks are asked with, beside the usual trainings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +55,10 @@ SUITES: Mapping[str, Suite] = {
         heading="Targets that change",
         about="Each domain is left out once and then met under several looks: turned, in other colours, corrupted. "
         "All methods of a target start from the same source model, that of the main benchmark. "
-        "Our usual φ has measured how source images vary under random looks, of the kind that most of these are, to "
-        "tell mixed batches from others; no other method here has seen any.",
+        "Where our φ tells mixed batches apart, it has measured how source images vary under random looks, of the kind "
+        "that most of these are; no other method here has seen any.",
         option="looks",
-        recipes=lambda main, paper: recipes(main, paper) | variants_of(main, VARIED),
+        recipes=lambda main, paper: recipes(main, paper) | variants_of(main, LOOKED),
         tables=dynamic.tables,
         sections=dynamic.sections,
         summary=dynamic.summary,
@@ -134,13 +133,12 @@ def cells(
         # A model that never saw a domain never saw its classes: held-out episodes need the domains apart.
         shared["pooled"] = known[OURS].episodes == "looks"
     methods = tuple(shared.pop("methods", ()))
+    asked = _needed(tuple(known), methods) if trainings is None else _asked(trainings, methods)
     return plan(
         domains,
         known,
         tasks,
-        trainings=_needed(tuple(known), methods)
-        if trainings is None
-        else _asked(trainings, methods),
+        trainings=asked,
         methods=_others(methods),
         batch_sizes=suite.batch_sizes if batch_sizes is None else tuple(batch_sizes),
         suite=name,
@@ -155,18 +153,21 @@ def _others(methods: Sequence[str]) -> tuple[str, ...]:
 
 def _needed(known: Sequence[str], methods: Sequence[str]) -> tuple[str, ...]:
     """The trainings that these methods answer with; all of them where none is named."""
-    if not methods:
-        return tuple(known)
-    answering = {SOURCE: bool(_others(methods))}
-    return tuple(name for name in known if answering.get(name, OURS in methods))
+    others, ours = bool(_others(methods)), OURS in methods
+    return tuple(name for name in known if not methods or (others if name == SOURCE else ours))
 
 
 def _asked(trainings: Sequence[str], methods: Sequence[str]) -> tuple[str, ...]:
-    """The trainings that were named, which must have the one that the methods answer with."""
-    others = _others(methods)
-    if others and SOURCE not in trainings:
+    """The trainings that were named, among which must be those that the methods answer with."""
+    others, named = _others(methods), ", ".join(trainings)
+    if trainings and others and SOURCE not in trainings:
         raise UserError(
             f"methods: got {', '.join(others)}, but they are compared on the model of {SOURCE}, which is not among "
-            f"the trainings ({', '.join(trainings)}); add it, or leave the methods out"
+            f"the trainings ({named}); add it, or leave the methods out"
+        )
+    if trainings and OURS in methods and not set(trainings) - {SOURCE}:
+        raise UserError(
+            f"methods: got {OURS}, which answers with a φ, but none is among the trainings ({named}); add {OURS} "
+            "there, or leave it out here"
         )
     return tuple(name for name in trainings if name != SOURCE or others or not methods)

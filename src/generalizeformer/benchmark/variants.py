@@ -90,12 +90,12 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def variants_of(main: Recipe, names: Sequence[str]) -> dict[str, Recipe]:
-    """These variants of the main recipe."""
-    return {name: VARIANTS[name](replace(main, also={})) for name in names}
+    """These variants of the main recipe; one that changes nothing, as the main loss's own, is left out."""
+    main = replace(main, also={})
+    changed = {name: VARIANTS[name](main) for name in names}
+    return {name: recipe for name, recipe in changed.items() if recipe != main}
 
 
 def varied(main: Recipe) -> dict[str, Recipe]:
-    """The main recipe and its variants; one that changes nothing, as the main loss's own, is left out."""
-    main, changed = replace(main, also={}), variants_of(main, tuple(VARIANTS))
-    others = {name: recipe for name, recipe in changed.items() if recipe != main}
-    return {"generalizeformer": main, **others}
+    """The main recipe and all its variants."""
+    return {"generalizeformer": replace(main, also={}), **variants_of(main, tuple(VARIANTS))}

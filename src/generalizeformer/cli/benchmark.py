@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,8 +62,7 @@ def record(
     first = check_common(parts)
     choice, precision = first.choice(where.root), first.precision
     domains, divided = source_domains(choice, ())
-    planned = {name: _planned(name, part, domains, divided) for name, part in parts.items()}
-    cells = [cell for name in chosen or parts for cell in planned[name]]
+    cells = [c for name in chosen or parts for c in _planned(name, parts[name], domains, divided)]
     commit = _commit()
     check_again(where.again, cells, commit)
     if not where.only_tell:
@@ -77,7 +77,9 @@ def record(
                 _finish(cells, domains, place, device)
         except OutOfTimeError:
             aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
-    every = [cell for mine in planned.values() for cell in mine]
+    # What was recorded before is told as well, whatever is asked for now.
+    whole = {name: replace(part, methods=(), trainings=None) for name, part in parts.items()}
+    every = [c for name, part in whole.items() for c in _planned(name, part, domains, divided)]
     for suite in dict.fromkeys(cell.suite for cell in cells):
         _tell(out, suite, choice.data, _files(cell for cell in every if cell.suite == suite))
 

@@ -88,7 +88,7 @@ def folded(layer: nn.Module) -> Act:
 def rescaled(layer: nn.Module, x: Tensor, slope: Tensor, start: Tensor) -> Tensor:
     """What the layer answers where slope x + start is what it makes of x: one multiply-add over the feature map.
 
-    Both have numbers for every channel, (channels), or for every image as well, (images, channels).
+    Both have numbers for every channel, (channels) or (1, channels), or for every image as well, (images, channels).
     """
     act = folded(layer) if maps.serves(x) else Act.NONE
     y = maps.scaled(x, slope.expand(x.shape[:2]), start.expand(x.shape[:2]), act)
