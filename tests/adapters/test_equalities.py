@@ -130,7 +130,7 @@ def test_memo_of_one_plain_view_follows_the_entropy_as_tent_would_by_plain_desce
     for name, module in tent_like.named_modules():
         if is_norm(module):
             for part, expected in module.named_parameters():
-                got = learned.get_parameter(f"{name}.{part}")
+                got = learned[f"{name}.{part}"]
                 torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
                 before = source.backbone.get_parameter(f"{name}.{part}")
                 assert not torch.equal(got, before)

@@ -25,6 +25,7 @@ from typing import Literal
 import torch
 from jaxtyping import UInt8
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from generalizeformer import seeds
 from generalizeformer.adapters._about import About
@@ -34,11 +35,11 @@ from generalizeformer.adapters._mixed import MixedNorm, Mixing
 from generalizeformer.adapters._protocol import GroupedAdapter
 from generalizeformer.adapters._stateless import Stateless
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.core.groups import Grouping
+from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.layers import Call
 from generalizeformer.core.losses import marginal_entropy
 from generalizeformer.core.preprocessing import Preprocessing
-from generalizeformer.core.shapes import Images, Logits
+from generalizeformer.core.shapes import Images, Logits, Params
 from generalizeformer.errors import ImageError, UserError
 from generalizeformer.imaging import augmix
 from generalizeformer.imaging.pixels import to_bytes, to_unit
@@ -91,12 +92,16 @@ class Config:
 
 
 class MEMO(Episodes):
-    """One episode per image. `views` makes its views; AugMix's, unless others are given."""
+    """One episode per image. `views` makes its views; AugMix's, unless others are given.
+
+    All images share one private copy, which is never written to: an episode has parameters of its own, and no new
+    copy, which would take a GPU's host as long as everything else.
+    """
 
     def __init__(
         self, source: GeneralizeFormer, config: Config, views: Views | None = None
     ) -> None:
-        self.config = config
+        self.config, self.call = config, Call()
         self.views = views or partial(
             augmix_views,
             preprocessing=source.card.preprocessing,
@@ -104,6 +109,7 @@ class MEMO(Episodes):
             seed=config.seed,
         )
         super().__init__(source)
+        self.network = self.copied()
 
     def prepare(self, copied: nn.Module) -> None:
         prior = self.config.prior
@@ -114,8 +120,9 @@ class MEMO(Episodes):
                 gradients=False,
                 remedy="keep the source's statistics with prior=None",
             )
-            replace_batch_norms(copied, lambda name, layer: MixedNorm(name, layer, Call(), mixing))
-        copied.requires_grad_()
+            replace_batch_norms(
+                copied, lambda name, layer: MixedNorm(name, layer, self.call, mixing)
+            )
 
     def episodes(self, together: Grouping) -> list[Tensor]:
         return list(torch.arange(len(together.ids), device=together.ids.device).unsqueeze(1))
@@ -123,19 +130,25 @@ class MEMO(Episodes):
     def learn(self, images: Images) -> Logits:
         adapted = self.adapted(images)
         with torch.no_grad():
-            return adapted(images)  # type: ignore[no-any-return]
+            return self._answer(adapted, images)
 
-    def adapted(self, image: Images) -> nn.Module:
-        """The copy after this image's updates."""
-        copied, config = self.copied(), self.config
+    def adapted(self, image: Images) -> Params:
+        """The parameters of the copy after this image's updates, by their names in it."""
+        config, source = self.config, self.network.named_parameters()
+        params = {name: value.clone().requires_grad_() for name, value in source}
         optimizer = OPTIMISERS[config.optimizer](
-            copied.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+            params.values(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
         for views in itertools.islice(self.views(image), config.steps):
             optimizer.zero_grad()
-            marginal_entropy(copied(views).unsqueeze(1)).sum().backward()  # type: ignore[no-untyped-call]
+            loss = marginal_entropy(self._answer(params, views).unsqueeze(1)).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        return copied
+        return params
+
+    def _answer(self, params: Params, images: Images) -> Logits:
+        self.call.grouping = grouping(None, len(images), images)  # once for all layers
+        return functional_call(self.network, params, (images,))  # type: ignore[no-any-return]
 
 
 def augmix_views(
