@@ -39,6 +39,7 @@ CHANGES: dict[str, Any] = {
     "suite": "dynamic",
     "methods": ("lame",),
     "looks": ("fog:3", "rotation:30"),
+    "targets": ("a", "b"),
     "sources": ("c",),
     "classes_apart": "labels",
     "pooled": True,

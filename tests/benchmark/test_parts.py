@@ -69,6 +69,22 @@ def test_alone_mixed_and_changing_show_the_same_images(limit: int | None) -> Non
     assert pixels(mixed, limit) == pixels(changing, limit) == singly
 
 
+def test_several_targets_are_learned_by_nobody_and_met_as_they_are() -> None:
+    cell = replace(CELL, targets=("a", "c"), limit=4)
+    assert learned_from(cell, domains()).names == ("b",)
+    assert learned_from(replace(cell, sources=("b",)), domains()).names == ("b",)
+    data = met(cell, domains())
+    assert (data.names, list(map(len, data.domains))) == (("a", "c"), [4, 4])
+    *alone, mixed, changing = cell.streams()
+    shown = [
+        sorted(i.numpy().tobytes() for batch in stream.batches(data) for i in batch.images)
+        for stream in (*alone, mixed, changing)
+    ]
+    assert shown[2] == shown[3] == sorted(shown[0] + shown[1])
+    whole = met(replace(cell, limit=None), domains())
+    assert [torch.equal(whole[n].images, domains()[n].images) for n in "ac"] == [True, True]
+
+
 def test_a_limit_takes_the_same_images_whatever_the_looks() -> None:
     few = replace(DYNAMIC, limit=4, looks=("rotation:0", "look:5"))
     other = replace(few, looks=("fog:1", "rotation:0"))

@@ -75,6 +75,19 @@ def test_ablations_are_trained_on_the_main_backbones(main: Run) -> None:
     assert all(one == before[0] for one in before)
 
 
+def test_several_targets_are_met_by_one_model(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    cell, ours, paper = planned("several-targets", batch_sizes=(5,), limit=6)
+    records = run.records(cell)
+    # alone, alone, mixed, changing
+    assert [r.method for r in records] == [*SHARED, "alpha_bn_oracle"] * 4
+    assert [r.images for r in records[:: len(SHARED) + 1]] == [6, 6, 12, 12]
+    assert {tuple(r.sources_after) for r in records} == {("c",)}
+    for cell in (ours, paper):
+        assert [r.method for r in run.records(cell)] == [cell.training] * 4
+    assert len(list((tmp_path / "backbones").iterdir())) == 1
+
+
 def test_a_model_of_one_source_is_trained_once_for_all_its_targets(tmp_path: Path) -> None:
     run, made = (
         Run(tmp_path),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from generalizeformer.benchmark import ablations, dynamic, single_source
+from generalizeformer.benchmark import ablations, dynamic, several_targets, single_source, ways
 from generalizeformer.benchmark.figures import interval_lines
 from generalizeformer.benchmark.records import Record
 
@@ -37,7 +37,7 @@ DYNAMIC = [
 
 
 def test_what_mixing_and_changing_cost_is_paired_by_seed() -> None:
-    (table,) = dynamic.tables(DYNAMIC, "t")
+    (table,) = ways.tables(DYNAMIC, "t")
     assert table.title == "t, batches of 20"
     assert table.columns == (
         "method",
@@ -85,6 +85,44 @@ def test_the_dynamic_page_shows_every_look_and_a_picture() -> None:
     assert looks.table.rows[1] == ("tent", "70.0 ± 0.0", "80.0 ± 0.0")
     assert picture.picture is not None
     assert picture.picture.startswith("<svg")
+
+
+SEVERAL = [
+    looked(method, words, accuracy, sources_before={"c": 90.0}, sources_after={"c": kept})
+    for method, kept, values in (
+        ("source", 90.0, (50.0, 70.0, 61.0)),
+        ("mirror", 80.0, (60.0, 80.0, 40.0)),
+    )
+    for words, accuracy in zip((("a",), ("b",), ("a", "b")), values, strict=True)
+]
+
+
+def test_several_targets_are_told_alone_and_mixed() -> None:
+    (table,) = ways.tables(SEVERAL, "t")
+    assert table.rows == (
+        ("source", "60.0", "61.0", "–", "-1.0", "–"),
+        ("mirror", "70.0", "40.0", "–", "+30.0", "–"),
+    )
+    assert several_targets.summary(SEVERAL)["methods"]["mirror"]["20"] == {
+        "alone": 70.0,
+        "mixed": 40.0,
+        "lost": {"mixed": 30.0},
+        "seeds": 1,
+        "targets": {"a": 60.0, "b": 80.0},
+        "sources_after": 80.0,
+    }
+
+
+def test_the_page_of_several_targets_shows_each_and_what_is_forgotten() -> None:
+    first, each, picture, after, _ = several_targets.sections(SEVERAL)
+    assert first.table is not None
+    assert first.table.rows == ways.tables(SEVERAL, "t")[0].rows
+    assert each.table is not None
+    assert each.table.columns[1:4] == ("a", "b", "mean")
+    assert each.table.rows[1][1:4] == ("60.0", "80.0", "70.0")
+    assert picture.picture is not None
+    assert after.table is not None
+    assert after.table.rows == (("source", "90.0"), ("mirror", "80.0"))
 
 
 def taught(method: str, source: str, target: str, accuracy: float, **changes: Any) -> Record:
@@ -143,7 +181,7 @@ def test_a_seed_that_lacks_a_look_does_not_count() -> None:
     entry = dynamic.summary(lacking)["methods"]["tent"]["20"]
     assert (entry["alone"], entry["mixed"], entry["seeds"]) == (75.0, 60.0, 1)
     assert entry["lost"] == {"mixed": 15.0, "changing": 1.0}
-    assert dynamic.tables(lacking, "t")[0].rows[1][1:] == ("75.0", "60.0", "74.0", "+15.0", "+1.0")
+    assert ways.tables(lacking, "t")[0].rows[1][1:] == ("75.0", "60.0", "74.0", "+15.0", "+1.0")
 
 
 def test_methods_of_which_none_is_whole_are_not_told() -> None:

@@ -26,13 +26,16 @@ FULL, WITH_PAPER = "generalizeformer", ("source", "generalizeformer", "generaliz
 
 def planned(name: str, main: Recipe | None = None, **given: Any) -> list[Cell]:
     suite = SUITES[name]
-    main = main or (LOOKED if suite.episodes == "looks" else MAIN)
+    single = suite.episodes == "looks" or name == "several-targets"  # one domain to learn from
+    main = main or (LOOKED if single else MAIN)
     shared: dict[str, Any] = {
         "seeds": (0,),
         "backbone": "digits-small",
         "pretrained": False,
         "preprocessing": Preprocessing(size=16),
     }
+    if name == "several-targets":  # it has no usual ones
+        shared["targets"] = ("a", "b")
     return cells(name, domains(), suite.recipes(main, PAPER), **(shared | given))
 
 
@@ -120,6 +123,23 @@ def test_held_out_episodes_keep_domains_whose_classes_are_apart_apart() -> None:
     assert made[0].recipe["erm"] == planned("main")[0].recipe["erm"]
 
 
+def test_several_targets_are_left_out_together_and_met_alone_mixed_and_in_turn() -> None:
+    first, *others = planned("several-targets", limit=3, batch_sizes=(2,))
+    assert (first.sources, first.targets) == (("c",), ("a", "b"))
+    assert [cell.training for cell in (first, *others)] == list(WITH_PAPER)
+    assert [(s.targets, s.order, s.limit) for s in first.streams()] == [
+        (("a",), "shuffled", 3),
+        (("b",), "shuffled", 3),
+        (("a", "b"), "shuffled", 6),
+        (("a", "b"), "in_turn", 6),
+    ]
+    other, *_ = planned("several-targets", targets=("a", "c"), sources=("b",))
+    assert (other.sources, other.targets) == (("b",), ("a", "c"))
+    assert first.name == "a+b-from-c-seed-0-source"
+    # What is met is no matter of the model.
+    assert first.model_name == planned("several-targets", looks=(), limit=9)[0].model_name
+
+
 def test_variants_change_the_generator_and_never_the_backbone() -> None:
     known = varied(MAIN)
     assert known.pop("generalizeformer") == MAIN
@@ -189,6 +209,31 @@ def test_a_variant_that_is_the_main_recipe_is_left_out() -> None:
             {"main": replace(LOOKED, division="official")},
             "division is 'official', whose lists are of single domains, .*; use seeded or domainbed",
         ),
+        (
+            "several-targets",
+            {"targets": ("a",)},
+            "targets: got a; name two or more, as they are met",
+        ),
+        (
+            "several-targets",
+            {"targets": ()},
+            "targets: got none; name two or more, as they are met",
+        ),
+        (
+            "several-targets",
+            {"targets": ("a", "b", "c")},
+            "a, b, c and sources none; no target can",
+        ),
+        (
+            "several-targets",
+            {"sources": ("a",)},
+            "targets are a, b and sources a; no target can be",
+        ),
+        (
+            "several-targets",
+            {"targets": ("a", "z")},
+            "synthetic: there is no domain 'z'; it has: a, b",
+        ),
         ("ablations", {"main": replace(MAIN, episodes="joint")}, "episodes are 'joint', which tr"),
         ("ablations", {"batch_sizes": ()}, "batch sizes: none was given; give at least one"),
     ],
@@ -206,6 +251,8 @@ def test_a_setting_of_another_suite_is_refused() -> None:
     assert str(caught.value) == (
         "classes apart: got 'labels', but the suite main takes none; leave it out, or choose --suite output-shift"
     )
+    with pytest.raises(UserError, match=r"choose --suite single-source or several-targets$"):
+        check_options(("main",), {"looks": (), "sources": ("a",), "classes_apart": None})
 
 
 def test_methods_need_the_training_that_they_are_compared_on() -> None:

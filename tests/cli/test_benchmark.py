@@ -180,6 +180,24 @@ def test_every_suite_has_results_of_its_own_in_the_same_folder(
     assert names == ["accuracy.svg", "cells", "page.html", "summary.json"]
 
 
+def test_targets_that_a_dataset_keeps_apart_are_met_together(
+    command: Command, tmp_path: Path
+) -> None:
+    words = ("--data", "digits", "--protocol", "inner", "--targets", "30", "60", "--limit", "6")
+    few = ("--trainings", "source", "--methods", "source", "--source-steps", "1", "--seeds", "0")
+    out = tmp_path / "out"
+    ended = command("benchmark", out, *words, *few, "--suite", "several-targets", "--device", "cpu")
+    assert ended.status == 0, ended.err
+    assert "digits, targets alone, mixed and in turn: accuracy, %" in " ".join(ended.out.split())
+    made = out / "several-targets"
+    names = sorted(path.name for path in made.iterdir())
+    assert names == ["accuracy.svg", "cells", "page.html", "summary.json"]
+    (cell,) = (made / "cells").iterdir()
+    assert cell.name.startswith("30+60-from-0+15+75+90+45-seed-0-source-")
+    records = json.loads(cell.read_text("utf-8"))["records"]
+    assert [r["targets"] for r in records] == [["30"], ["60"], ["30", "60"], ["30", "60"]]
+
+
 def test_later_settings_override_earlier_ones(done: Any, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "first.json").write_text('{"episodes": "joint"}')
     (tmp_path / "second.json").write_text('{"episodes": "held-out", "stay": 2}')
@@ -213,6 +231,8 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
         (("--limit", "0"), "stream: limit is 0; it must be at least 1"),
         (("--selection-limit", "0"), "stream: limit is 0; it must be at least 1"),
         (("--sources", "a"), "sources: got ('a',), but the suite main takes none; leave it out"),
+        (("--suite", "several-targets", "main"), "suite: several-targets needs the whole dataset"),
+        (("--suite", "several-targets"), "targets: got none; name two or more, as they are met al"),
         (("--suite", "dynamic", "--looks", "fog:3"), "looks: got 'fog:3' alone; give two or more"),
         (
             ("--suite", "output-shift", "--data-settings", "domains=7"),

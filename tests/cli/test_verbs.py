@@ -15,7 +15,9 @@ import torch
 from generalizeformer.benchmark.records import read
 from generalizeformer.catalog import names
 from generalizeformer.cli._recipe import Flags
+from generalizeformer.cli._settings import overridden
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generators import channels, rows
 from generalizeformer.imaging.files import read_images
 from generalizeformer.training._paper import PAPER_RECIPE
 from generalizeformer.training._recipe import Recipe
@@ -85,6 +87,15 @@ def test_settings_in_a_file_override_the_flags(command: Command, tmp_path: Path)
     model = GeneralizeFormer.from_pretrained(tmp_path / "run")
     assert model.card.training == "held-out episodes, 3 steps"
     assert model.config.generator.width == 16
+
+
+def test_a_phi_of_another_kind_in_a_file_takes_the_place_of_the_usual_one(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"model": {"generator": {"kind": "rows", "layers": 2}, "kin": null}}')
+    made = overridden(Recipe(), settings).model
+    assert made == replace(Recipe().model, generator=rows.Config(layers=2), kin=None)
+    settings.write_text('{"model": {"generator": {"kind": "channels", "width": 16}}}')
+    assert overridden(Recipe(), settings).model.generator == channels.Config(width=16)
 
 
 def asked(**changes: Any) -> Recipe:

@@ -13,9 +13,11 @@ from generalizeformer.data.streams import Stream
 from generalizeformer.training._recipe import Recipe, lasting
 
 # What is evaluated, not what is trained: a model is kept when one of these changes.
-EVALUATION = ("batch_sizes", "methods", "limit", "selection_limit", "suite", "looks")
+EVALUATION = ("batch_sizes", "methods", "limit", "selection_limit", "suite", "looks", "targets")
 # What only adds streams and methods: records of the others stay as they are.
 ADDITIONS = ("batch_sizes", "methods")
+# Newer settings, which older records do not know: a cell that has none is found as it was before.
+NEWER = ("targets",)
 SOURCE = "source"
 """The training that makes the source model and no φ: what all methods but ours are compared on."""
 # What a source model depends on in a recipe: another φ leaves it, and the records made with it, as they are.
@@ -43,6 +45,7 @@ class Cell:
     suite: str = "main"
     methods: tuple[str, ...] = ()  # to be compared; (): the suite's usual ones
     looks: tuple[str, ...] = ()  # changes such as "fog:3" that the target comes under; (): as it is
+    targets: tuple[str, ...] = ()  # domains that come alone, mixed and in turn; (): the target only
     sources: tuple[str, ...] = ()  # domains to learn from; (): all but the target
     classes_apart: str | None = None  # each source knows some classes only: "labels", "0", "1", …
     pooled: bool = False  # all sources are learned from as one domain
@@ -54,7 +57,7 @@ class Cell:
     @property
     def name(self) -> str:
         """A few words that are a file name and differ between the cells of a suite."""
-        return f"{_quoted(self.target)}-{self._taught}"
+        return f"{'+'.join(map(_quoted, self.targets or (self.target,)))}-{self._taught}"
 
     @property
     def model_name(self) -> str:
@@ -82,14 +85,18 @@ class Cell:
         return self._digest(ADDITIONS)
 
     def streams(self) -> list[Stream]:
-        """The target in every batch size: by itself, or each look alone, then all mixed, then one after another."""
-        sizes = self.batch_sizes
-        if not self.looks:
+        """The target in every batch size: by itself, or each of several alone, then all mixed, then in turn."""
+        sizes, words = self.batch_sizes, self.words
+        if not words:
             return [Stream((self.target,), size, self.seed, self.limit) for size in sizes]
-        return [stream for size in sizes for stream in self._changing(size)]
+        return [stream for size in sizes for stream in self._changing(words, size)]
 
-    def _changing(self, size: int) -> list[Stream]:
-        words = tuple(f"{self.target}@{look}" for look in self.looks)
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What streams call the targets that come alone, mixed and in turn; () where there is one target as it is."""
+        return self.targets or tuple(f"{self.target}@{look}" for look in self.looks)
+
+    def _changing(self, words: tuple[str, ...], size: int) -> list[Stream]:
         together = None if self.limit is None else self.limit * len(words)
         return [
             *(Stream((word,), size, self.seed, self.limit) for word in words),
@@ -103,6 +110,7 @@ class Cell:
 
     def _digest(self, without: Collection[str] = ()) -> str:
         content = {name: value for name, value in asdict(self).items() if name not in without}
+        content = {name: value for name, value in content.items() if value or name not in NEWER}
         content["recipe"] = self._decisive()
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

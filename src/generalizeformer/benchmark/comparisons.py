@@ -40,6 +40,7 @@ COMPARISONS: Mapping[str, Mapping[str, Comparison]] = {
     },
     "single-source": MAIN,
     "output-shift": MAIN,
+    "several-targets": MAIN,
     "ablations": {
         SOURCE: Comparison({"source": "source"}),
         **_each((*BOTH, *VARIANTS)),

@@ -14,7 +14,8 @@ AT_ONCE = 256  # images that are changed together: bounds memory, changes no pix
 
 def known_to(cell: Cell, domains: DomainDataset) -> DomainDataset:
     """The source domains, with the classes that each of them knows."""
-    others = domains.only(cell.sources) if cell.sources else domains.without([cell.target])
+    left_out = cell.targets or (cell.target,)
+    others = domains.only(cell.sources) if cell.sources else domains.without(left_out)
     if cell.classes_apart is None:
         return others
     return share_classes(
@@ -33,21 +34,27 @@ def learned_from(cell: Cell, domains: DomainDataset) -> DomainDataset:
 
 
 def met(cell: Cell, domains: DomainDataset, device: torch.device | str = "cpu") -> DomainDataset:
-    """The target, or a domain for every look of it, named by the word that streams have for it.
+    """The target, or several, or a domain for every look of it, named by the words that streams have for them.
 
-    A limit takes the same images for every look. Looks are made here, on the device, and once: streams would make
-    the same pixels again for every method.
+    A limit takes the same images whether they come alone, mixed or in turn, and for every look. Looks are made here,
+    on the device, and once: streams would make the same pixels again for every method.
     """
+    if cell.targets:
+        return domains.replaced(_limited(domains[name], cell) for name in cell.targets)
     target = domains.only([cell.target])
     if not cell.looks:
         return target
-    (domain,) = target.domains
-    if cell.limit is not None:
-        generator = Generator().manual_seed(derive("met", cell.seed, cell.target))
-        domain = domain.take(torch.randperm(len(domain), generator=generator)[: cell.limit])
-    words = [f"{cell.target}@{look}" for look in cell.looks]
-    seen = tuple(_under(domain, word, cell.seed, device) for word in words)
+    domain = _limited(domains[cell.target], cell)
+    seen = tuple(_under(domain, word, cell.seed, device) for word in cell.words)
     return DomainDataset(domains.name, domains.classes, seen)
+
+
+def _limited(domain: Domain, cell: Cell) -> Domain:
+    """No more images of the domain than the cell has for each of its streams."""
+    if cell.limit is None:
+        return domain
+    generator = Generator().manual_seed(derive("met", cell.seed, domain.name))
+    return domain.take(torch.randperm(len(domain), generator=generator)[: cell.limit])
 
 
 def _under(domain: Domain, word: str, seed: int, device: torch.device | str) -> Domain:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.parts import known_to
@@ -14,8 +14,13 @@ from generalizeformer.errors import DataError, UserError
 from generalizeformer.training._paper import PAPER_PHI
 from generalizeformer.training._recipe import Recipe
 
-Task = tuple[str, tuple[str, ...]]
-"""A target, and the domains to learn from; (): all others."""
+
+class Task(NamedTuple):
+    """A target, the domains to learn from, and the targets where they are several."""
+
+    target: str
+    sources: tuple[str, ...] = ()  # (): all others
+    targets: tuple[str, ...] = ()
 
 
 def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
@@ -39,10 +44,32 @@ def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
     return {SOURCE: main, "generalizeformer": ours, "generalizeformer_paper": paper}
 
 
-def left_out(domains: DomainDataset, targets: Sequence[str]) -> list[Task]:
+def left_out(
+    domains: DomainDataset, targets: Sequence[str], sources: Sequence[str] = ()
+) -> list[Task]:
     """Every target, or every domain, with all others to learn from."""
     _check_domains(domains, targets)
-    return [(target, ()) for target in dict.fromkeys(targets or domains.names)]
+    return [Task(target) for target in dict.fromkeys(targets or domains.names)]
+
+
+def several(
+    domains: DomainDataset, targets: Sequence[str], sources: Sequence[str] = ()
+) -> list[Task]:
+    """These targets with the sources, or all other domains, to learn from."""
+    _check_domains(domains, (*targets, *sources))
+    met = tuple(dict.fromkeys(targets))
+    if len(met) < 2:
+        raise UserError(
+            f"targets: got {', '.join(met) or 'none'}; name two or more, as they are met alone and mixed, out of: "
+            f"{', '.join(domains.names)}"
+        )
+    learned = tuple(dict.fromkeys(sources or [n for n in domains.names if n not in met]))
+    if not learned or {*learned} & {*met}:
+        raise DataError(
+            f"targets are {', '.join(met)} and sources {', '.join(learned) or 'none'}; no target can be learned from, "
+            "so leave at least one domain to learn from"
+        )
+    return [Task("+".join(met), learned, met)]
 
 
 def from_each(domains: DomainDataset, targets: Sequence[str], sources: Sequence[str]) -> list[Task]:
@@ -54,11 +81,11 @@ def from_each(domains: DomainDataset, targets: Sequence[str], sources: Sequence[
     met = dict.fromkeys(targets or domains.names)
     turns = zip_longest(
         *(
-            [(target, (source,)) for target in met if target != source]
+            [Task(target, (source,)) for target in met if target != source]
             for source in dict.fromkeys(sources or domains.names)
         )
     )
-    tasks: list[Task] = [task for turn in turns for task in turn if task is not None]
+    tasks = [task for turn in turns for task in turn if task is not None]
     if not tasks:
         raise DataError(
             f"sources and targets are both {', '.join(sources)}; name a target that is not learned from"
@@ -89,8 +116,7 @@ def plan(
 def _cell(
     domains: DomainDataset, recipe: Recipe, task: Task, training: str, shared: dict[str, Any]
 ) -> Cell:
-    target, sources = task
-    own: dict[str, Any] = {"target": target, "sources": sources, "seed": recipe.seed}
+    own: dict[str, Any] = {**task._asdict(), "seed": recipe.seed}
     if training != SOURCE:
         own["methods"] = ()  # ours alone
     cell = Cell(dataset=domains.name, recipe=to_dict(recipe), training=training, **(shared | own))
@@ -138,8 +164,8 @@ def _check_given(
 
 
 def _check_looks(domains: DomainDataset, tasks: Sequence[Task], looks: Sequence[str]) -> None:
-    for target, _ in tasks:
+    for task in tasks:
         for look in looks:
-            parse(f"{target}@{look}", domains.names)
+            parse(f"{task.target}@{look}", domains.names)
     if len(looks) == 1:
         raise UserError(f"looks: got {looks[0]!r} alone; give two or more, as they are mixed")

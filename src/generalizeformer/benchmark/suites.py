@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from generalizeformer.benchmark import ablations, dynamic, single_source
+from generalizeformer.benchmark import ablations, dynamic, several_targets, single_source, ways
 from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.comparisons import LOOKED
 from generalizeformer.benchmark.pages import ABOUT_BENCHMARK, benchmark_sections
-from generalizeformer.benchmark.plans import from_each, left_out, plan, recipes
+from generalizeformer.benchmark.plans import Task, from_each, left_out, plan, recipes, several
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import summary
@@ -31,7 +31,8 @@ class Suite:
     about: str
     batch_sizes: tuple[int, ...] = (20,)
     episodes: Literal["looks"] | None = None  # where the usual ones make no sense
-    option: str | None = None  # the one setting that this suite has and no other
+    options: tuple[str, ...] = ()  # settings that few suites have
+    tasks: Callable[[DomainDataset, Sequence[str], Sequence[str]], list[Task]] = left_out
     recipes: Callable[[Recipe, Recipe], dict[str, Recipe]] = recipes
     tables: Callable[[Sequence[Record], str], list[Table]]
     sections: Callable[[Sequence[Record]], list[Section]] = benchmark_sections
@@ -57,9 +58,9 @@ SUITES: Mapping[str, Suite] = {
         "All methods of a target start from the same source model, that of the main benchmark. "
         "Where our φ tells mixed batches apart, it has measured how source images vary under random looks, of the kind "
         "that most of these are; no other method here has seen any.",
-        option="looks",
+        options=("looks",),
         recipes=lambda main, paper: recipes(main, paper) | variants_of(main, LOOKED),
-        tables=dynamic.tables,
+        tables=ways.tables,
         sections=dynamic.sections,
         summary=dynamic.summary,
     ),
@@ -69,7 +70,8 @@ SUITES: Mapping[str, Suite] = {
         about="Models learn from one domain, our φ from random looks of it, and then meet every other domain. All "
         "methods of a source start from the same source model.",
         episodes="looks",
-        option="sources",
+        options=("sources",),
+        tasks=from_each,
         tables=single_source.tables,
         sections=single_source.sections,
         summary=single_source.summary,
@@ -80,8 +82,19 @@ SUITES: Mapping[str, Suite] = {
         about="Each domain is left out once. Every class is in one of the other domains only; the target has all "
         "classes. All methods of a target start from the same source model.",
         episodes="looks",
-        option="classes_apart",
+        options=("classes_apart",),
         tables=_accuracy,
+    ),
+    "several-targets": Suite(
+        title="targets alone, mixed and in turn: accuracy, %",
+        heading="Several targets",
+        about="One model meets several targets: each alone, all of them mixed inside batches, and one after another. "
+        "All methods start from the same source model.",
+        options=("sources",),
+        tasks=several,
+        tables=ways.tables,
+        sections=several_targets.sections,
+        summary=several_targets.summary,
     ),
     "ablations": Suite(
         title="one thing changed at a time: accuracy, %",
@@ -101,11 +114,12 @@ def check_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
     if not names:
         raise UserError(f"suite: none was named; choose from: {', '.join(SUITES)}")
     for option, value in given.items():
-        if value and option not in {SUITES[name].option for name in names}:
-            owner = next(other for other, suite in SUITES.items() if suite.option == option)
+        if value and not any(option in SUITES[name].options for name in names):
+            owners = [other for other, suite in SUITES.items() if option in suite.options]
             words, chosen = option.replace("_", " "), ", ".join(names)
             raise UserError(
-                f"{words}: got {value!r}, but the suite {chosen} takes none; leave it out, or choose --suite {owner}"
+                f"{words}: got {value!r}, but the suite {chosen} takes none; leave it out, or choose --suite "
+                f"{' or '.join(owners)}"
             )
 
 
@@ -124,11 +138,9 @@ def cells(
 ) -> list[Cell]:
     """The cells of a suite; where a setting is not given, its usual one."""
     suite = SUITES[name]
-    single = suite.option == "sources"
-    tasks = from_each(domains, targets, sources) if single else left_out(domains, targets)
-    if suite.option == "looks":
+    if "looks" in suite.options:
         shared["looks"] = tuple(looks or dynamic.LOOKS)
-    if suite.option == "classes_apart":
+    if "classes_apart" in suite.options:
         shared["classes_apart"] = classes_apart or "labels"
         # A model that never saw a domain never saw its classes: held-out episodes need the domains apart.
         shared["pooled"] = known[OURS].episodes == "looks"
@@ -137,7 +149,7 @@ def cells(
     return plan(
         domains,
         known,
-        tasks,
+        suite.tasks(domains, targets, sources),
         trainings=asked,
         methods=_others(methods),
         batch_sizes=suite.batch_sizes if batch_sizes is None else tuple(batch_sizes),

@@ -24,6 +24,7 @@ class Choice:
     root: Path | None = None
     size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    whole: bool = False  # also what the dataset keeps for targets, where it does
 
     def load(self) -> tuple[ModuleType, Any]:
         """The dataset's module, and its config."""
@@ -54,9 +55,9 @@ class Choice:
 def source_domains(
     choice: Choice, names: Sequence[str], left_out: Sequence[str] = ()
 ) -> "tuple[DomainDataset, str | None]":
-    """The source domains of a dataset, or those named; and the protocol that they are of."""
+    """The domains that a dataset has to learn from, or those named of them; and the protocol that they are of."""
     module, config = choice.load()
-    domains = _built(module, "sources", config)
+    domains = _built(module, "build" if choice.whole else "sources", config)
     if names and left_out:
         raise DataError("sources and leave out were both given; name the ones or the others")
     if left_out:

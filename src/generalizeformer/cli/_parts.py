@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.training._recipe import Recipe
 
-SuiteName = Literal["main", "dynamic", "single-source", "output-shift", "ablations"]
+SuiteName = Literal[
+    "main", "dynamic", "single-source", "output-shift", "several-targets", "ablations"
+]
 # Processes that work through several parts read one dataset once, and compute in one precision.
 COMMON = ("data", "protocol", "data_settings", "image_size", "precision")
+WHOLE = "several-targets"  # the suite that also meets what a dataset keeps for targets
+ITS_OWN = (
+    "needs the whole dataset, other suites only what is learned from; give it a run of its own"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +39,15 @@ class Part:
     Args:
         suite: One or more, which then share the processes. main: every domain left out once; dynamic: main's models,
             targets under looks that come alone, mixed and one after another; single-source: learned from one domain;
-            output-shift: every source knows other classes; ablations: φ with one thing changed at a time.
+            output-shift: every source knows other classes; several-targets: one model meets targets alone, mixed and
+            one after another; ablations: φ with one thing changed at a time.
         data: Dataset, one of `generalizeformer data list`; folder: your own images.
         protocol: Of the dataset, as for `train`.
         data_settings: Other settings of the dataset, such as drop_error=true for pacs.
-        targets: Domains to leave out, one at a time; all if none is named.
-        sources: Of single-source: the domains to learn from, one at a time; all if none is named.
+        targets: Domains to leave out, one at a time; all if none is named. Of several-targets: two or more to leave out
+            together, also such as the dataset's protocol has for targets.
+        sources: Of single-source: the domains to learn from, one at a time; all if none is named. Of several-targets:
+            those to learn from together; all others if none is named.
         looks: Of dynamic: how targets look, such as rotation:30 fog:3 look:7; eight usual ones if none is named.
         classes_apart: Of output-shift: who knows which classes, as for `train`; labels if not given.
         seeds: One training per target and seed.
@@ -93,13 +102,22 @@ class Part:
         from generalizeformer.benchmark.suites import check_options
 
         check_options(self.suite, self._own())
+        if self.whole and len({*self.suite}) > 1:
+            raise UserError(f"suite: {WHOLE} {ITS_OWN}")
+
+    @property
+    def whole(self) -> bool:
+        """Whether domains are met that are kept for targets."""
+        return WHOLE in self.suite
 
     def choice(self, root: Path | None) -> Choice:
         """The dataset."""
-        others = pairs(self.data_settings)
-        return Choice(
-            data=self.data, protocol=self.protocol, root=root, size=self.image_size, settings=others
-        )
+        given: dict[str, Any] = {
+            "root": root,
+            "size": self.image_size,
+            "settings": pairs(self.data_settings),
+        }
+        return Choice(data=self.data, protocol=self.protocol, whole=self.whole, **given)
 
     def cells(self, domains: "DomainDataset", divided: str | None) -> "dict[str, list[Cell]]":
         """The cells of every suite that is named. `divided`: the protocol that the domains are of."""
@@ -192,6 +210,8 @@ def check_common(parts: Mapping[str, Part]) -> Part:
         if len(values) > 1:
             words = ", ".join(map(repr, values))
             raise UserError(f"{field}: the parts have {words}; give all of them the same")
+    if len({part.whole for part in parts.values()}) > 1:
+        raise UserError(f"suite: {WHOLE} {ITS_OWN}")
     return next(iter(parts.values()))
 
 

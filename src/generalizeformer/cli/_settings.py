@@ -73,6 +73,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes laid over the base; of another kind, such as another φ, they have nothing in common."""
+    if changes.get("kind", base.get("kind")) != base.get("kind"):
+        return changes
     both = {
         key: _merged(base[key], value)
         if isinstance(value, dict) and isinstance(base.get(key), dict)
