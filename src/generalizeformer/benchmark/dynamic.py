@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from generalizeformer.benchmark import figures
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
-from generalizeformer.benchmark.tables import Table, batch_sizes, by_seed, method_names, table
-from generalizeformer.benchmark.ways import ALONE, by_way, summarised, told, way, ways_table
+from generalizeformer.benchmark.tables import Table, by_seed, method_names, table
+from generalizeformer.benchmark.ways import ALONE, by_way, summarised, told, way, ways_sections
 
 LOOKS = (
     "rotation:30",
@@ -22,11 +21,6 @@ LOOKS = (
 )
 """Two turns, three casts of colour and contrast, three corruptions."""
 
-ABOUT = (
-    "Percent, mean ± spread over trainings. alone: mean over the looks, each in a stream of its own; mixed: every "
-    "batch holds images of several looks; changing: one look after another in one stream, with no sign of the change. "
-    "The images and their pixels are the same three times. The last columns are what is lost against alone, in points."
-)
 ABOUT_LOOKS = "Percent, every look in a stream of its own, mean over the targets."
 
 
@@ -37,12 +31,13 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
 
 def sections(records: Sequence[Record]) -> list[Section]:
     """The tables, each look by itself, and a picture."""
-    parts = []
-    for size in batch_sizes(records):
-        mine = [r for r in records if r.batch_size == size]
-        parts.append(Section(f"Batches of {size}", ABOUT, ways_table(mine, "")))
-        parts.append(Section(f"Every look, batches of {size}", ABOUT_LOOKS, _look_table(mine)))
-    return [*parts, Section("The same as a picture", picture=figures.accuracy_bars(records))]
+    return ways_sections(records, "look", _each_look)
+
+
+def _each_look(records: Sequence[Record]) -> Section:
+    """Of one batch size."""
+    heading = f"Every look, batches of {records[0].batch_size}"
+    return Section(heading, ABOUT_LOOKS, _look_table(records))
 
 
 def _look_table(records: Sequence[Record]) -> Table:

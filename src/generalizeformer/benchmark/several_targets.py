@@ -3,19 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from generalizeformer.benchmark import figures
 from generalizeformer.benchmark.pages import ABOUT_CHOICES, ABOUT_SOURCES
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import choices_table
-from generalizeformer.benchmark.tables import batch_sizes, sources_table, target_table
-from generalizeformer.benchmark.ways import ALONE, by_way, summarised, told, way, ways_table
+from generalizeformer.benchmark.tables import sources_table, target_table
+from generalizeformer.benchmark.ways import ALONE, by_way, summarised, told, way, ways_sections
 
-ABOUT = (
-    "Percent, mean ± spread over trainings. alone: mean over the targets, each in a stream of its own; mixed: every "
-    "batch holds images of several targets; changing: one target after another in one stream, with no sign of the "
-    "change. The images are the same three times. The last columns are what is lost against alone, in points."
-)
 ABOUT_EACH = "Percent, every target in a stream of its own."
 
 
@@ -26,18 +20,17 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
 
 def sections(records: Sequence[Record]) -> list[Section]:
     """The tables, each target by itself, forgetting, the settings chosen, and a picture."""
-    parts = []
-    for size in batch_sizes(records):
-        mine = [r for r in records if r.batch_size == size]
-        each = target_table(mine, size, "")
-        parts.append(Section(f"Batches of {size}", ABOUT, ways_table(mine, "")))
-        parts.append(Section(f"Every target, batches of {size}", ABOUT_EACH, each))
     return [
-        *parts,
-        Section("The same as a picture", picture=figures.accuracy_bars(records)),
+        *ways_sections(records, "target", _each_target),
         Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),
         Section("Settings", ABOUT_CHOICES, choices_table(records, "")),
     ]
+
+
+def _each_target(records: Sequence[Record]) -> Section:
+    """Of one batch size."""
+    size = records[0].batch_size
+    return Section(f"Every target, batches of {size}", ABOUT_EACH, target_table(records, size, ""))
 
 
 def _entry(records: Sequence[Record]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
+from generalizeformer.benchmark import figures
 from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.tables import (
     Table,
     batch_sizes,
@@ -17,6 +19,11 @@ from generalizeformer.benchmark.tables import (
 from generalizeformer.data.streams import PLAIN
 
 ALONE, TOGETHER = "alone", ("mixed", "changing")
+ABOUT = (
+    "Percent, mean ± spread over trainings. alone: mean over the {0}s, each in a stream of its own; mixed: every batch "
+    "holds images of several {0}s; changing: one {0} after another in one stream, with no sign of the change. The "
+    "images and their pixels are the same three times. The last columns are what is lost against alone, in points."
+)
 
 
 def way(record: Record) -> str:
@@ -54,6 +61,17 @@ def ways_table(records: Sequence[Record], title: str) -> Table:
     heads = (*plain.columns, *(f"{ALONE} − {name}" for name in TOGETHER))
     rows = tuple((*row, *losses) for row, losses in zip(plain.rows, lost, strict=True))
     return Table(title, heads, rows, plain.best)
+
+
+def ways_sections(
+    records: Sequence[Record], thing: str, each: Callable[[Sequence[Record]], Section]
+) -> list[Section]:
+    """For every batch size its table, and each thing that comes alone or not by itself; then a picture."""
+    parts = []
+    for size in batch_sizes(records):
+        mine, heading = [r for r in records if r.batch_size == size], f"Batches of {size}"
+        parts += [Section(heading, ABOUT.format(thing), ways_table(mine, "")), each(mine)]
+    return [*parts, Section("The same as a picture", picture=figures.accuracy_bars(records))]
 
 
 def by_way(records: Sequence[Record]) -> dict[str, float]:
