@@ -32,6 +32,7 @@ class Suite:
     batch_sizes: tuple[int, ...] = (20,)
     episodes: Literal["looks"] | None = None  # where the usual ones make no sense
     options: tuple[str, ...] = ()  # settings that few suites have
+    whole: bool = False  # domains are met that the dataset keeps for targets
     tasks: Callable[[DomainDataset, Sequence[str], Sequence[str]], list[Task]] = left_out
     recipes: Callable[[Recipe, Recipe], dict[str, Recipe]] = recipes
     tables: Callable[[Sequence[Record], str], list[Table]]
@@ -91,6 +92,7 @@ SUITES: Mapping[str, Suite] = {
         about="One model meets several targets: each alone, all of them mixed inside batches, and one after another. "
         "All methods start from the same source model.",
         options=("sources",),
+        whole=True,
         tasks=several,
         tables=ways.tables,
         sections=several_targets.sections,
@@ -121,6 +123,17 @@ def check_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
                 f"{words}: got {value!r}, but the suite {chosen} takes none; leave it out, or choose --suite "
                 f"{' or '.join(owners)}"
             )
+
+
+def need_whole(names: Sequence[str]) -> bool:
+    """Whether suites that run together need all domains, not only those that a dataset has to learn from."""
+    needing = [name for name in dict.fromkeys(names) if SUITES[name].whole]
+    if needing and {*needing} != {*names}:
+        raise UserError(
+            f"suite: {', '.join(needing)} needs the whole dataset, other suites only what is learned from; give it a "
+            "run of its own"
+        )
+    return bool(needing)
 
 
 def cells(

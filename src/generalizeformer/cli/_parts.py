@@ -26,10 +26,6 @@ SuiteName = Literal[
 ]
 # Processes that work through several parts read one dataset once, and compute in one precision.
 COMMON = ("data", "protocol", "data_settings", "image_size", "precision")
-WHOLE = "several-targets"  # the suite that also meets what a dataset keeps for targets
-ITS_OWN = (
-    "needs the whole dataset, other suites only what is learned from; give it a run of its own"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,22 +98,20 @@ class Part:
         from generalizeformer.benchmark.suites import check_options
 
         check_options(self.suite, self._own())
-        if self.whole and len({*self.suite}) > 1:
-            raise UserError(f"suite: {WHOLE} {ITS_OWN}")
-
-    @property
-    def whole(self) -> bool:
-        """Whether domains are met that are kept for targets."""
-        return WHOLE in self.suite
 
     def choice(self, root: Path | None) -> Choice:
         """The dataset."""
-        given: dict[str, Any] = {
-            "root": root,
-            "size": self.image_size,
-            "settings": pairs(self.data_settings),
-        }
-        return Choice(data=self.data, protocol=self.protocol, whole=self.whole, **given)
+        from generalizeformer.benchmark.suites import need_whole
+
+        others = pairs(self.data_settings)
+        return Choice(
+            data=self.data,
+            protocol=self.protocol,
+            root=root,
+            size=self.image_size,
+            settings=others,
+            whole=need_whole(self.suite),
+        )
 
     def cells(self, domains: "DomainDataset", divided: str | None) -> "dict[str, list[Cell]]":
         """The cells of every suite that is named. `divided`: the protocol that the domains are of."""
@@ -138,7 +132,7 @@ class Part:
         }
 
     def _own(self) -> dict[str, Any]:
-        """The settings that only one suite has."""
+        """The settings that few suites have."""
         return {name: getattr(self, name) for name in ("sources", "looks", "classes_apart")}
 
     def _flags(self, methods: Sequence[str]) -> Flags:
@@ -202,6 +196,8 @@ class Machine:
 
 def check_common(parts: Mapping[str, Part]) -> Part:
     """One of the parts, for what all of a run share; raises where they do not, or one makes no sense."""
+    from generalizeformer.benchmark.suites import need_whole
+
     for name, part in parts.items():
         with told_of(name):
             part.check()
@@ -210,8 +206,7 @@ def check_common(parts: Mapping[str, Part]) -> Part:
         if len(values) > 1:
             words = ", ".join(map(repr, values))
             raise UserError(f"{field}: the parts have {words}; give all of them the same")
-    if len({part.whole for part in parts.values()}) > 1:
-        raise UserError(f"suite: {WHOLE} {ITS_OWN}")
+    need_whole([name for part in parts.values() for name in part.suite])
     return next(iter(parts.values()))
 
 
