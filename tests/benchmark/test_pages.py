@@ -11,7 +11,7 @@ import torch
 from generalizeformer.benchmark.figures import accuracy_bars, batch_lines, few
 from generalizeformer.benchmark.pages import demo_page, evaluation_page
 from generalizeformer.benchmark.report import Section, write_page
-from generalizeformer.benchmark.tables import accuracy_table
+from generalizeformer.benchmark.tables import Table, accuracy_table
 from generalizeformer.core.change import Change
 from generalizeformer.errors import UserError
 
@@ -81,6 +81,14 @@ def test_text_is_escaped(tmp_path: Path) -> None:
     tags = Tags()
     tags.feed(text)
     assert not {"b", "i", "u", "s"} & set(tags.names)
+
+
+def test_a_number_and_its_spread_stay_on_one_line(tmp_path: Path) -> None:
+    table = Table("", ("method", "a"), (("<b> ± x", "80.1 ± 1.7"),), ())
+    write_page(tmp_path / "page.html", "t", "i", [Section("s", table=table)], "f")
+    text = (tmp_path / "page.html").read_text()
+    assert "<td>80.1&nbsp;±&nbsp;1.7</td>" in text
+    assert "&lt;b&gt;&nbsp;±&nbsp;x" in text
 
 
 def test_the_best_cells_are_marked(tmp_path: Path) -> None:

@@ -37,7 +37,10 @@ ABOUT_CHANGE = (
     "What φ does to each layer, in proportion to the layer's own parameters, for batches of 20: next to nothing "
     "at 45 degrees, which the network knows, would be ideal."
 )
-
+ABOUT_TARGETS = (
+    "Percent, mean ± spread over trainings. Last, of how many trainings the mean is: those in which the method met all "
+    "targets."
+)
 ABOUT_BENCHMARK = (
     "Each domain is left out once: models learn from the others and then meet it as a stream of images without "
     "labels. All methods of a target start from the same source model."
@@ -118,7 +121,7 @@ def benchmark_sections(records: Sequence[Record]) -> list[Section]:
     targets = [
         Section(
             f"Accuracy in batches of {size}",
-            "Percent, mean ± spread over trainings.",
+            ABOUT_TARGETS,
             target_table(records, size, ""),
         )
         for size in batch_sizes(records)

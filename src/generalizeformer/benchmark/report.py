@@ -16,12 +16,12 @@ TEMPLATE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }}</title>
 <style>
-  body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1d2733; }
+  body { font: 16px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem; color: #1d2733; }
   h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
   table { border-collapse: collapse; margin: .5rem 0; } caption { text-align: left; color: #5a6675; }
-  th, td { padding: .3rem .9rem; text-align: right; border-bottom: 1px solid #dde3ea; }
-  th:first-child, td:first-child { text-align: left; } td.best { font-weight: 700; }
-  figure { margin: .5rem 0; overflow-x: auto; } svg { max-width: 100%; height: auto; }
+  th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #dde3ea; }
+  th:first-child, td:first-child { text-align: left; } td:first-child { white-space: nowrap; } td.best { font-weight: 700; }
+  figure, div.table { margin: .5rem 0; overflow-x: auto; } svg { max-width: 100%; height: auto; }
   p.note { color: #5a6675; font-size: .9rem; }
 </style>
 </head>
@@ -32,12 +32,12 @@ TEMPLATE = """<!doctype html>
 <h2>{{ section.title }}</h2>
 {% if section.text %}<p>{{ section.text }}</p>{% endif %}
 {% if section.table %}
-<table>
+<div class="table"><table>
 <tr>{% for head in section.table.columns %}<th>{{ head }}</th>{% endfor %}</tr>
 {% for row in section.table.rows %}{% set line = loop.index0 %}
-<tr>{% for cell in row %}<td{% if (line, loop.index0) in section.table.best %} class="best"{% endif %}>{{ cell }}</td>{% endfor %}</tr>
+<tr>{% for cell in row %}<td{% if (line, loop.index0) in section.table.best %} class="best"{% endif %}>{{ cell | replace(" ± ", "&nbsp;±&nbsp;" | safe) }}</td>{% endfor %}</tr>
 {% endfor %}
-</table>
+</table></div>
 {% endif %}
 {% if section.picture %}<figure>{{ section.picture | safe }}</figure>{% endif %}
 {% endfor %}
