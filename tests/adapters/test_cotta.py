@@ -4,6 +4,7 @@ import copy
 import math
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from teaching import ALWAYS, NEVER, assert_close, equal_parameters, net, parameters, seeded
@@ -14,7 +15,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from generalizeformer.adapters import cotta
 from generalizeformer.adapters._strong_views import strong_view
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.errors import ImageError, SlotError
+from generalizeformer.errors import ImageError, SlotError, UserError
 from generalizeformer.seeds import derive
 
 
@@ -224,3 +225,9 @@ def test_cotta_refuses_one_image_where_a_layer_sees_one_value_per_channel(images
         with pytest.raises(ImageError, match=r"^cotta: 1 image leaves a BatchNorm .*at least 2"):
             call(images[:1])
     assert torch.equal(adapter.predict(images), before)
+
+
+def test_an_optimiser_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+    with pytest.raises(UserError, match=r"^cotta: optimizer is 'adamw'; give 'adam' or 'sgd'$"):
+        cotta.Config(optimizer="adamw")  # type: ignore[arg-type]

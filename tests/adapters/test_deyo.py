@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from filtering import assert_same_parameters, distance, one_sgd_step
+from filtering import assert_same_parameters, distance, net, one_sgd_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -102,6 +102,53 @@ def test_deyo_shuffles_by_its_seed(source: GeneralizeFormer, images: Tensor) -> 
         answers.append(adapter.predict(images))
     assert torch.equal(answers[0], answers[1])
     assert not torch.allclose(answers[0], answers[2])
+
+
+def one_sure(images: Tensor, adapter: deyo.DeYO) -> float:
+    """The entropy below which one image of the batch is."""
+    first, second, *_ = per_image_entropy(adapter.predict(images)).sort().values.tolist()
+    return float(first + second) / 2
+
+
+def test_deyo_says_that_a_single_sure_image_is_what_it_refuses(images: Tensor) -> None:
+    model = net(nn.BatchNorm1d(8))
+    margin = one_sure(images, deyo.DeYO(model, deyo.Config())) / math.log(5)
+    adapter = deyo.DeYO(model, deyo.Config(entropy_margin=margin))
+    expected = (
+        rf"^deyo: 1 of 24 images was sure, .*; raise entropy_margin, which is {margin} \(1 takes "
+        r".*\), give larger batches, or use a model without such a layer$"
+    )
+    for _ in range(2):  # the first call has not changed the second's
+        drawn = adapter.generator.get_state()
+        with pytest.raises(ImageError, match=expected):
+            adapter.step(images)
+        assert torch.equal(adapter.generator.get_state(), drawn)
+
+
+def test_a_batch_that_deyo_refuses_teaches_nothing_even_if_an_earlier_step_on_it_could_learn(
+    images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = deyo.Config(learning_rate=0.1, entropy_margin=1.0, threshold=-1.0, steps=2)
+    used, fresh = (deyo.DeYO(net(nn.BatchNorm1d(8)), config) for _ in range(2))
+    for adapter in (used, fresh):
+        adapter.step(images[:12])
+    learned = []
+
+    def narrowing(batch: Tensor) -> Tensor:
+        logits = deyo.DeYO.update(used, batch)
+        learned.append(not torch.equal(used.predict(images), fresh.predict(images)))
+        used.margin = one_sure(batch, used)
+        return logits
+
+    monkeypatch.setattr(used, "update", narrowing)
+    with pytest.raises(ImageError, match="1 of 24 images was sure"):
+        used.step(images)
+    monkeypatch.undo()
+    assert learned == [True]
+    used.margin = fresh.margin
+    assert torch.equal(used.predict(images), fresh.predict(images))
+    assert torch.equal(used.step(images), fresh.step(images))
+    assert torch.equal(used.predict(images), fresh.predict(images))
 
 
 def test_deyo_refuses_images_smaller_than_its_patches(

@@ -19,6 +19,7 @@ from generalizeformer.adapters import (
     memo,
     pl,
     pl_c,
+    rotta,
     sar,
     shot,
     shot_im,
@@ -33,7 +34,7 @@ from generalizeformer.core.normalisers import is_norm
 
 CATALOGUE = "generalizeformer.adapters"
 NAMES = catalog.names(CATALOGUE)
-BY_IMAGE = [name for name in ("source", "metanorm", "single_sample", "memo") if name in NAMES]
+BY_IMAGE = ["source", "mirror", "metanorm", "single_sample", "memo"]
 
 
 def build(method: str, source: GeneralizeFormer, config: Any = None) -> Adapter:
@@ -62,6 +63,7 @@ SOURCE = [
     ("shot", shot.Config(learning_rate=0.0, threshold=0.0)),
     ("shot_im", shot_im.Config(learning_rate=0.0)),
     ("memo", memo.Config(learning_rate=0.0, prior=None, views=2)),
+    ("memo", memo.Config(learning_rate=0.0, prior=1e14, views=2)),
     ("domainadaptor", domainadaptor.Config(learning_rate=0.0, source_weight=1.0)),
 ]
 
@@ -225,6 +227,30 @@ def test_after_a_reset_a_stream_is_answered_as_by_a_new_object(
     replay(used, images.flip(0))
     used.reset()
     assert torch.equal(replay(used, images), replay(build(method, source), images))
+
+
+EAGER: dict[str, Any] = {"learning_rate": 1e-2}
+LEARNING = [
+    ("tent_c", tent_c.Config(**EAGER)),
+    ("pl", pl.Config(threshold=0.2, **EAGER)),
+    ("pl_c", pl_c.Config(threshold=0.2, **EAGER)),
+    ("shot", shot.Config(threshold=0.2, **EAGER)),
+    ("shot_im", shot_im.Config(**EAGER)),
+    ("rotta", rotta.Config(update_every=6, memory_size=10)),
+]
+
+
+@pytest.mark.parametrize(("method", "config"), LEARNING, ids=[name for name, _ in LEARNING])
+def test_those_under_the_source_s_statistics_are_the_source_again_after_a_reset(
+    method: str, config: Any, source: GeneralizeFormer, images: Tensor
+) -> None:
+    """Bit for bit, and also in the first step, whose answer comes before its update."""
+    adapter, expected = build(method, source, config), build("source", source).predict(images)
+    replay(adapter, images)
+    assert not torch.allclose(adapter.predict(images), expected, rtol=0, atol=1e-3)
+    adapter.reset()
+    assert torch.equal(adapter.predict(images), expected)
+    assert torch.equal(adapter.step(images), expected)
 
 
 @pytest.mark.parametrize("method", NAMES)

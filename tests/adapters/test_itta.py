@@ -235,8 +235,17 @@ def test_a_model_that_was_not_trained_for_it_is_refused(source: GeneralizeFormer
         itta.build(source, itta.Config())
 
 
+def test_a_network_without_convolutions_is_refused() -> None:
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    line = (
+        r"^itta: Sequential has no convolution, so .*; give a convolutional backbone, or try t3a$"
+    )
+    with pytest.raises(SlotError, match=line):
+        build(backbone, 5)
+
+
 def test_a_network_without_feature_maps_is_refused() -> None:
-    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 5)).double()
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(4, 5)).double()
     model = GeneralizeFormer(backbone, Config(selection=Selection(kinds=("classifier",))))
     model.companions = {"itta": build(backbone, 5).state_dict()}
     line = r"^itta: Sequential has no convolution whose maps are larger than one pixel for images of 2x2"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -156,6 +157,13 @@ def test_half_precision_does_not_reach_the_logarithm(
 def test_bad_settings_are_refused(make: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}"):
         make()
+
+
+def test_an_affinity_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+    expected = r"^lame: affinity is 'cosine'; choose one of: rbf, knn, linear$"
+    with pytest.raises(UserError, match=expected):
+        Config(affinity="cosine")  # type: ignore[arg-type]
 
 
 def test_the_grid_is_the_published_one() -> None:

@@ -232,6 +232,10 @@ def test_bad_settings_are_refused(make: Any, message: str) -> None:
         make()
 
 
+def test_it_says_that_a_prior_needs_more_than_one_value() -> None:
+    assert memo.ABOUT.needs.endswith("with a prior, more than one value per channel and image")
+
+
 def test_an_optimiser_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
     with pytest.raises(UserError, match=r"^memo: optimizer is 'adam'; give 'sgd' or 'adamw'$"):

@@ -196,6 +196,21 @@ def test_tent_moves_only_batch_norm_where_there_are_both_kinds(images: Tensor) -
     assert moving == {"1.weight", "1.bias"}
 
 
+def test_tent_moves_other_norm_layers_where_no_batch_norm_has_anything_to_move(
+    images: Tensor,
+) -> None:
+    model = net(nn.BatchNorm2d(8, affine=False), nn.LayerNorm(8))
+    adapter = tent.Tent(model, tent.Config(learning_rate=0.01))
+    train = copy.deepcopy(model.backbone).train()
+    assert_close(adapter.step(images), train(images).detach())  # the batch's statistics
+    before = dict(model.backbone.named_parameters())
+    after = dict(adapter.backbone.named_parameters())
+    assert {name for name in after if not torch.equal(after[name], before[name])} == {
+        "5.weight",
+        "5.bias",
+    }
+
+
 # T3A
 
 

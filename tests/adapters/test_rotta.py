@@ -171,6 +171,23 @@ def test_rotta_serves_frozen_batch_norm_beside_one_that_can_move(images: Tensor)
     assert len(robust_norms(adapter.student)) == 2
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(8, affine=False), FrozenBatchNorm2d(8)])
+def test_rotta_moves_other_norm_layers_where_no_batch_norm_has_anything_to_move(
+    norm: nn.Module, images: Tensor
+) -> None:
+    model = net(nn.LayerNorm(8), norm=norm)
+    adapter = rotta.RoTTA(model, rotta.Config(update_every=8, statistics_rate=0.5))
+    assert_close(adapter.step(images[:8]), model.backbone.eval()(images[:8]).detach())
+    before = dict(model.backbone.named_parameters())
+    after = dict(adapter.student.named_parameters())
+    assert {name for name in after if not torch.equal(after[name], before[name])} == {
+        "5.weight",
+        "5.bias",
+    }
+    (robust,) = robust_norms(adapter.backbone)  # its statistics follow the memory all the same
+    assert not torch.equal(robust.layer.running_mean, norm.running_mean)
+
+
 def test_rotta_needs_an_affine_norm_layer() -> None:
     expected = r"^rotta: the model has no normalisation layer .*; try t3a or generalizeformer$"
     for norm in (nn.Identity(), nn.BatchNorm2d(8, affine=False), FrozenBatchNorm2d(8)):

@@ -140,6 +140,16 @@ def test_a_shared_descriptor_is_the_group_s_mean_and_no_other_s(
         assert_close(got[groups == group], adapter.predict(images[groups == group]))
 
 
+def test_logits_have_the_type_of_the_images(
+    source: GeneralizeFormer, backbone: nn.Module, images: Tensor
+) -> None:
+    expected = single_sample.build(source, single_sample.Config()).predict(images)
+    backbone.bfloat16()
+    got = single_sample.build(source, single_sample.Config()).predict(images.bfloat16())
+    assert got.dtype == torch.bfloat16
+    assert (got.double() - expected).abs().mean() < 0.1 * expected.abs().mean()
+
+
 def test_class_centres_decide(source: GeneralizeFormer, images: Tensor) -> None:
     before = single_sample.build(source, single_sample.Config()).predict(images)
     source.companions["single_sample"]["centres"] = source.companions["single_sample"][

@@ -189,6 +189,12 @@ def test_one_domain_cannot_be_told_apart_from_others() -> None:
         ("embedding_rate", 0.0),
         ("embedding_share", 1.0),
         ("support_share", 0.0),
+        ("embedding_decay", -1.0),
+        ("embedding_decay", float("nan")),
+        ("embedding_decay", float("inf")),
+        ("weight_decay", -1.0),
+        ("weight_decay", float("nan")),
+        ("weight_decay", float("inf")),
     ],
 )
 def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: float) -> None:

@@ -133,7 +133,15 @@ def test_a_setting_of_the_augmentation_that_does_not_fit_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("steps", 0), ("per_domain", 0), ("every", 0), ("learning_rate", -1.0)],
+    [
+        ("steps", 0),
+        ("per_domain", 0),
+        ("every", 0),
+        ("learning_rate", -1.0),
+        ("weight_decay", -1.0),
+        ("weight_decay", float("nan")),
+        ("weight_decay", float("inf")),
+    ],
 )
 def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: float) -> None:
     with pytest.raises(UserError, match=f"erm: {setting} is {value}; it must be"):

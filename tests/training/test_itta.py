@@ -12,7 +12,7 @@ from generalizeformer.core.companions._styles import draw_mixing
 from generalizeformer.core.companions.itta import build as build_network
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.episodes import minibatch
-from generalizeformer.errors import UserError
+from generalizeformer.errors import SlotError, UserError
 from generalizeformer.imaging.augmentation import recipe as augmentation_recipe
 from generalizeformer.training import itta
 from generalizeformer.training._run import train_recipe
@@ -182,6 +182,19 @@ def test_a_recipe_trains_it_beside_the_model_and_the_adapter_finds_it(tmp_path: 
     assert torch.equal(*answers)
 
 
+def test_a_network_without_convolutions_is_refused_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    def flat() -> nn.Module:
+        hidden = [nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8)]
+        return nn.Sequential(*hidden, nn.ReLU(), nn.Linear(8, 3))
+
+    settings = recipe(episodes="looks", also={"itta": {"steps": 2, "every": 1, "per_domain": 4}})
+    with pytest.raises(SlotError, match=r"^itta: Sequential has no convolution"):
+        train_recipe(flat, sources(), settings, CARD, tmp_path / "run", fabric())
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -192,6 +205,9 @@ def test_a_recipe_trains_it_beside_the_model_and_the_adapter_finds_it(tmp_path: 
         ("learning_rate", -1.0),
         ("weighting_rate", 0.0),
         ("alignment", 0.0),
+        ("weight_decay", -1.0),
+        ("weight_decay", float("nan")),
+        ("weight_decay", float("inf")),
     ],
 )
 def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: float) -> None:

@@ -144,6 +144,9 @@ def test_a_backbone_without_batch_norm_is_refused() -> None:
         ("learning_rate", 0.0),
         ("divergence", -1.0),
         ("divergence", float("nan")),
+        ("weight_decay", -1.0),
+        ("weight_decay", float("nan")),
+        ("weight_decay", float("inf")),
     ],
 )
 def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: float) -> None:

@@ -264,6 +264,15 @@ def test_a_model_trained_for_both_methods_is_saved_and_answers(tmp_path: Path) -
         ("learning_rate", 0.0),
         ("backbone_share", 1.5),
         ("drop_at", -0.1),
+        ("prior", -1.0),
+        ("prior", float("nan")),
+        ("prior", float("inf")),
+        ("divergence", -1.0),
+        ("divergence", float("nan")),
+        ("divergence", float("inf")),
+        ("weight_decay", -1.0),
+        ("weight_decay", float("nan")),
+        ("weight_decay", float("inf")),
     ],
 )
 def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: float) -> None:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from generalizeformer.core.normalisers import has_source_statistics
+from generalizeformer.core.normalisers import has_source_statistics, is_norm
 from generalizeformer.errors import SlotError
 
 
@@ -17,6 +17,13 @@ def batch_norms(backbone: nn.Module) -> dict[str, nn.Module]:
         for name, layer in backbone.named_modules()
         if has_source_statistics(layer) and not isinstance(layer, _InstanceNorm)
     }
+
+
+def affine_layers(copied: nn.Module) -> list[nn.Module]:
+    """The BatchNorm layers that have γ or β to learn; where none has, all norm layers."""
+    found = batch_norms(copied).values()
+    learning = [layer for layer in found if list(layer.parameters(recurse=False))]
+    return learning or [layer for layer in copied.modules() if is_norm(layer)]
 
 
 def use_batch_statistics(copied: nn.Module, method: str) -> None:

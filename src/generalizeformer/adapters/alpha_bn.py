@@ -48,11 +48,13 @@ class Config:
 
 
 GRID: tuple[dict[str, Any], ...] = tuple(
-    {"batch_weight": weight} for weight in (0.1, 0.05, 0.2, 0.3, 0.5, 0.0)
+    {"batch_weight": weight}
+    for weight in (0.1, 0.05, 0.2, 0.3, 0.5, 0.0, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
 )
 """What is searched on source data, the default first; 0 lets the search answer: leave the model as it is.
 
-The reference searches nothing; these weights are ours, and none trusts the batch more than the source.
+Every tenth from the source alone to the batch alone, and 0.05 besides. The reference searches nothing: the weights
+are our choice.
 """
 
 

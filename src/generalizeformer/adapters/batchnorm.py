@@ -16,6 +16,7 @@ A group whose layer sees one value per channel is refused, as one value has no v
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from generalizeformer.adapters._about import About
 from generalizeformer.adapters._mixed import MixedBackbone, Mixing
@@ -44,6 +45,10 @@ class Config:
             raise UserError(
                 f"batchnorm: prior is {self.prior}; give a number of images, 0 (the batch alone) or more"
             )
+
+
+GRID: tuple[dict[str, Any], ...] = ({"prior": 0.0}, {"prior": 16.0})
+"""The batch alone, which is the default, and the prior that is usual for batches of few images."""
 
 
 def build(source: GeneralizeFormer, config: Config) -> GroupedAdapter:

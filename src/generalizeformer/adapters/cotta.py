@@ -68,6 +68,8 @@ class Config:
     seed: int = 0  # of views and of what is restored
 
     def __post_init__(self) -> None:
+        if self.optimizer not in ("adam", "sgd"):
+            raise UserError(f"cotta: optimizer is {self.optimizer!r}; give 'adam' or 'sgd'")
         if not 0 <= self.learning_rate < float("inf"):
             raise UserError(
                 f"cotta: learning_rate is {self.learning_rate}; give a number of at least 0"

@@ -12,7 +12,7 @@ classifier, which is replaced, and twice the memory of the backbone. A single im
 Deviations. This is our online reading: the embedding is the running mean over the target images seen so far, until
 `images` of them are counted, and stays as it is from then on. The paper's is transductive: it embeds images of the
 target before it answers any of them; that is not offered. `predict` answers with the embedding so far, and before any
-image was counted with that of the images it is given.
+image was counted with that of the images it is given. There is nothing published to search at test time.
 """
 
 from dataclasses import dataclass

@@ -15,10 +15,13 @@ Deviations. The reference's script lowers the learning rate for batches below 32
 for single images; ours is what `learning_rate` says. Margins are shares of log(classes), as in the reference's script.
 Only the patch shuffle of its three ways to destroy an image is here, its default. Images need not be square. `reset`
 is defined; in the reference it fails. The private copy is in eval mode, so dropout is off. Every kind of normalisation
-layer moves. A network that refuses single images refuses a batch in which a single image is sure.
+layer moves. A network that refuses single images refuses a batch in which a single image is sure; a refused batch
+teaches nothing and draws no random numbers.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -89,14 +92,19 @@ class DeYO(EntropyDescent):
                 f"deyo: got images of {images.shape[2]}x{images.shape[3]} pixels, too small for {self.config.patches} "
                 "patches a side; give larger images, or set fewer patches"
             )
-        return super().learn(images)
+        with self._unchanged_if_refused():
+            return super().learn(images)
 
     def update(self, images: Images) -> Logits:
         logits = self.answer(images)
         entropies = per_image_entropy(logits)
         sure = entropies < self.margin
         if sure.any():
-            self._teach(entropies[sure], self._fall(images[sure], logits[sure].detach()))
+            try:
+                fall = self._fall(images[sure], logits[sure].detach())
+            except ImageError as error:
+                raise ImageError(self._alone(len(images))) from error
+            self._teach(entropies[sure], fall)
         return logits
 
     def _teach(self, entropies: Float[Tensor, " sure"], fall: Float[Tensor, " sure"]) -> None:
@@ -115,6 +123,27 @@ class DeYO(EntropyDescent):
         label = logits.argmax(1, keepdim=True)
         before, after = logits.softmax(1), self.answer(shown).softmax(1)
         return (before.gather(1, label) - after.gather(1, label)).squeeze(1)
+
+    def _alone(self, count: int) -> str:
+        return (
+            f"deyo: 1 of {count} images was sure, and shown by itself it leaves a BatchNorm layer with one value per "
+            f"channel, which has no statistics; raise entropy_margin, which is {self.config.entropy_margin} (1 takes "
+            "almost all images for sure), give larger batches, or use a model without such a layer"
+        )
+
+    @contextmanager
+    def _unchanged_if_refused(self) -> Iterator[None]:
+        drawn, before = self.generator.get_state(), None
+        if self.config.steps > 1:  # a later step may refuse what an earlier one has learned from
+            before = self.values(), copy.deepcopy(self.optimizer.state_dict())
+        try:
+            yield
+        except ImageError:
+            self.generator.set_state(drawn)
+            if before is not None:
+                self.put(before[0])
+                self.optimizer.load_state_dict(before[1])
+            raise
 
 
 def shuffled(images: Images, patches: int, generator: torch.Generator) -> Images:

@@ -84,6 +84,10 @@ class Config:
             )
 
 
+GRID: tuple[dict[str, Any], ...] = ({"loss": "gem-t"}, {"loss": "gem-skd"})
+"""The paper's losses as far as they are here, its main one first."""
+
+
 class DomainAdaptor(Episodes):
     """One episode per group."""
 

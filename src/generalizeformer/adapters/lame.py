@@ -46,6 +46,7 @@ ABOUT = About(
 
 
 Affinity = Float[Tensor, "images images"]
+AFFINITIES = ("rbf", "knn", "linear")
 FLOOR = 1e-10  # added to probabilities before their logarithm
 TOLERANCE = 1e-8  # relative change of the energy at which the repetition ends
 
@@ -60,6 +61,10 @@ class Config:
     steps: int = 100  # repetitions, at most
 
     def __post_init__(self) -> None:
+        if self.affinity not in AFFINITIES:
+            raise UserError(
+                f"lame: affinity is {self.affinity!r}; choose one of: {', '.join(AFFINITIES)}"
+            )
         least = 2 if self.affinity == "rbf" else 1
         if self.neighbours < least:
             raise UserError(

@@ -7,8 +7,9 @@ BN mode: mixed; mean and variance are each N/(N+1) · source + 1/(N+1) · curren
 unbiased variance of what is current: the views together while learning, the image alone while answering. No
 gradient flows through them. Prior None keeps the source's statistics. Answers after its update, on the image as it
 came. Keeps nothing: every image begins at the source's weights, so it is answered alike in whatever batch, and
-`predict` learns and forgets as `step` does. Needs nothing of the model but its card's preprocessing, since views
-are made of plain pixels (imaging/augmix.py).
+`predict` learns and forgets as `step` does. Needs the card's preprocessing, since views are made of plain pixels
+(imaging/augmix.py). With a prior it also needs more than one value per channel and image in every BatchNorm layer:
+the image is answered alone, and one value has no variance.
 
 Deviations. The optimiser begins anew with every image; the reference keeps one, so that AdamW's moments leak from
 image to image (SGD has none). The draws of an image come from the seed and its own pixels, so that a replay is
@@ -20,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import UInt8
@@ -51,7 +52,7 @@ ABOUT = About(
     keeps="nothing",
     answers="after",
     reference="zhangmarvin/memo, trace memo",
-    needs="the card's preprocessing, for views",
+    needs="the card's preprocessing, for views; with a prior, more than one value per channel and image",
 )
 
 
@@ -66,7 +67,7 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 @dataclass(frozen=True, kw_only=True)
 class Config:
     learning_rate: float = 2.5e-4
-    optimizer: Literal["sgd", "adamw"] = "sgd"  # large networks: adamw, 1e-5 and 0.01 below
+    optimizer: Literal["sgd", "adamw"] = "sgd"  # large networks: adamw, as in GRID
     weight_decay: float = 0.0
     steps: int = 1  # updates per image
     views: int = 64  # per update
@@ -89,6 +90,14 @@ class Config:
             )
         if self.optimizer not in OPTIMISERS:
             raise UserError(f"memo: optimizer is {self.optimizer!r}; give 'sgd' or 'adamw'")
+
+
+GRID: tuple[dict[str, Any], ...] = (
+    {"optimizer": "sgd", "learning_rate": 2.5e-4, "weight_decay": 0.0, "views": 64},
+    {"optimizer": "adamw", "learning_rate": 1e-5, "weight_decay": 0.01, "views": 64},
+    {"optimizer": "sgd", "learning_rate": 0.005, "weight_decay": 0.0, "views": 32},
+)
+"""The reference names no grid; these are its settings for ResNet-50 (the default), large networks, and CIFAR-10."""
 
 
 class MEMO(Episodes):

@@ -8,7 +8,8 @@ BN mode: each image by its own inferred mean and variance. Keeps nothing, so eac
 company. Needs BatchNorm layers, and a model trained with `generalizeformer train --also metanorm`.
 
 Deviations. The inferring networks speak of differences from the source's running statistics, so that a network
-that has learned nothing is the source model. Variances stay positive as a bounded factor of the source's.
+that has learned nothing is the source model. Variances stay positive as a bounded factor of the source's. There is
+nothing to search at test time.
 """
 
 from dataclasses import dataclass

@@ -15,9 +15,10 @@ its update: the whole batch, also where updates fall into it. Keeps student, tea
 the number of images seen; answers do not depend on batch mates. Needs normalisation layers whose affine part are
 parameters, and a card whose mean and standard deviation are the images', for the views (_strong_views.py).
 
-Deviations. Copies are in eval mode, so dropout is off; the reference switches it on for updates. In a model without
-BatchNorm the affine parts of its LayerNorm, GroupNorm, … move instead. Entropies are exact; the reference adds
-1e-6 inside the logarithm.
+Deviations. Copies are in eval mode, so dropout is off; the reference switches it on for updates. In a model whose
+BatchNorm has no γ and β to learn, or that has none, those of its LayerNorm, GroupNorm, … move instead; what BatchNorm
+there is has robust statistics all the same. Entropies are exact; the reference adds 1e-6 inside the logarithm. Nothing
+to search was published: the reference has one file of settings.
 """
 
 from dataclasses import dataclass
@@ -27,13 +28,13 @@ from torch import nn
 
 from generalizeformer.adapters._about import About
 from generalizeformer.adapters._balanced_memory import BalancedMemory
+from generalizeformer.adapters._batch_norm import affine_layers
 from generalizeformer.adapters._learner import released
 from generalizeformer.adapters._protocol import Adapter
-from generalizeformer.adapters._robust_norm import following, make_robust, robust_norms
+from generalizeformer.adapters._robust_norm import following, make_robust
 from generalizeformer.adapters._teacher import Taught, soft_cross_entropy
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.losses import per_image_entropy
-from generalizeformer.core.normalisers import is_norm
 from generalizeformer.core.shapes import Images, Logits
 from generalizeformer.errors import UserError
 from generalizeformer.seeds import derive
@@ -92,9 +93,8 @@ class RoTTA(Taught):
     def release(self, copied: nn.Module) -> list[nn.Parameter]:
         """γ and β of the BatchNorm, else of all norm layers."""
         make_robust(copied, self.config.statistics_rate, self.name)
-        layers = [norm.layer for norm in robust_norms(copied)]
-        layers = layers or [layer for layer in copied.modules() if is_norm(layer)]
-        return released(layers, self.name, "normalisation layer with a scale or shift")
+        kind = "normalisation layer with a scale or shift"
+        return released(affine_layers(copied), self.name, kind)
 
     def optimise(self, moving: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(moving, lr=self.config.learning_rate, betas=(0.9, 0.999))

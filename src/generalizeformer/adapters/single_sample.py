@@ -11,7 +11,8 @@ bias.
 
 Deviations. The descriptor's inner feature maps are found by stage in any network (core/companions/single_sample.py);
 in a ResNet they are the reference's. The class centres come from the sources' training images and are kept with the
-model: the reference draws 10 images of each class and source anew for every test.
+model: the reference draws 10 images of each class and source anew for every test. There is nothing published to
+search: `shared` is another use of the images, not a setting that the reference chooses.
 """
 
 from dataclasses import dataclass

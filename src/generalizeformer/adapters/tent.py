@@ -9,10 +9,10 @@ batch to batch (online), or only until the next one (`episodic`). Needs normalis
 parameters. A single image is normalised by itself, which works but removes most of what tells images apart.
 
 Deviations. The private copy is in eval mode, so dropout is off; the reference leaves it on. Every BatchNorm is
-served, not only BatchNorm2d. In a model without BatchNorm the affine parts of its LayerNorm, GroupNorm, … move
-instead; those need no batch statistics. `blocks` lets only the layers of some part of the network move (surgical
-fine-tuning); all of them still use the batch's statistics. With the learning rates of source training this is the
-Tent of T3A's harness (TentFull).
+served, not only BatchNorm2d. In a model whose BatchNorm has no γ and β, or that has none, those of its LayerNorm,
+GroupNorm, … move instead; what BatchNorm there is uses the batch's statistics all the same. `blocks` lets only the
+layers of some part of the network move (surgical fine-tuning); all of them still use the batch's statistics. With the
+learning rates of source training this is the Tent of T3A's harness (TentFull).
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,13 @@ import torch
 from torch import nn
 
 from generalizeformer.adapters._about import About
-from generalizeformer.adapters._batch_norm import batch_norms, use_batch_statistics
+from generalizeformer.adapters._batch_norm import affine_layers, use_batch_statistics
 from generalizeformer.adapters._blocks import where, within
-from generalizeformer.adapters._descent import Descent, check_settings
+from generalizeformer.adapters._descent import HARNESS_GRID, Descent, check_settings
 from generalizeformer.adapters._learner import released
 from generalizeformer.adapters._objectives import Scalar, mean_entropy
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.core.normalisers import is_norm
 from generalizeformer.core.shapes import Logits
 from generalizeformer.errors import UserError
 
@@ -58,10 +57,14 @@ class Config:
             raise UserError(f"tent: betas are {self.betas}; give two numbers from 0 to below 1")
 
 
-GRID: tuple[dict[str, Any], ...] = tuple(
-    {"learning_rate": 1e-3 * factor, "steps": steps} for factor in (1, 0.1, 10) for steps in (1, 3)
+GRID: tuple[dict[str, Any], ...] = (
+    *({"learning_rate": 1e-3 * factor, "steps": n} for factor in (1, 0.1, 10) for n in (1, 3)),
+    *HARNESS_GRID,
 )
-"""T3A's grid for Tent (factors of the learning rate, times steps) around the reference's default, which is first."""
+"""T3A's grid for Tent (factors of the learning rate, times steps) twice.
+
+First around the default, which is the rate of Tent's own repository; then around that of T3A's harness (_descent.py).
+"""
 
 
 class Tent(Descent):
@@ -77,7 +80,7 @@ class Tent(Descent):
     def release(self, copied: nn.Module) -> list[nn.Parameter]:
         """γ and β of the BatchNorm, else of all norm layers, as far as they lie in the blocks."""
         use_batch_statistics(copied, self.name)
-        layers = batch_norms(copied).values() or [m for m in copied.modules() if is_norm(m)]
+        layers = affine_layers(copied)
         blocks, kind = self.config.blocks, "normalisation layer with a scale or shift"
         return released(
             within(layers, copied, blocks, self.name), self.name, f"{kind}{where(blocks)}"

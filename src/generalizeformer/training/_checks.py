@@ -29,3 +29,9 @@ def check_positive(where: str, **values: float) -> None:
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{where}: {name} is {value}; it must be above 0")
+
+
+def check_not_negative(where: str, **values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < float("inf"):
+            raise UserError(f"{where}: {name} is {value}; it must be 0 or above, and finite")

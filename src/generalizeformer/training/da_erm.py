@@ -29,7 +29,7 @@ from generalizeformer.data.episodes import Minibatch, minibatch
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.augmentation import augment
-from generalizeformer.training._checks import check_counts, check_positive
+from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._domain_prototypes import mixed_domains, prototypical_loss
 from generalizeformer.training._loop import Method, Metrics
 from generalizeformer.training._scoring import CHUNK, accuracy
@@ -59,6 +59,9 @@ class Config:
         check_counts("da_erm", **counts, validation_size=self.validation_size)
         check_positive(
             "da_erm", embedding_rate=self.embedding_rate, learning_rate=self.learning_rate
+        )
+        check_not_negative(
+            "da_erm", embedding_decay=self.embedding_decay, weight_decay=self.weight_decay
         )
         for name in ("steps", "per_domain"):
             if getattr(self, name) < 2:

@@ -19,7 +19,7 @@ from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.imaging.looks import apply as apply_looks
-from generalizeformer.training._checks import check_counts, check_positive
+from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy
 from generalizeformer.training._start import placed
@@ -40,6 +40,7 @@ class Config:
     def __post_init__(self) -> None:
         check_counts("erm", steps=self.steps, per_domain=self.per_domain, every=self.every)
         check_positive("erm", learning_rate=self.learning_rate)
+        check_not_negative("erm", weight_decay=self.weight_decay)
 
 
 class Erm:

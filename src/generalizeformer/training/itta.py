@@ -27,7 +27,7 @@ from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.episodes import minibatch
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.augmentation import augment
-from generalizeformer.training._checks import check_counts, check_positive
+from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._loop import Method, Metrics
 from generalizeformer.training._scoring import accuracy
 from generalizeformer.training._start import placed
@@ -53,6 +53,7 @@ class Config:
         check_counts("itta", **counts, validation_size=self.validation_size)
         rates = {"learning_rate": self.learning_rate, "weighting_rate": self.weighting_rate}
         check_positive("itta", **rates, alignment=self.alignment)
+        check_not_negative("itta", weight_decay=self.weight_decay)
 
 
 class Itta:

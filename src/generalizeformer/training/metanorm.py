@@ -23,10 +23,9 @@ from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.core.shapes import Images
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.episodes import Minibatch, minibatch
-from generalizeformer.errors import UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.augmentation import augment
-from generalizeformer.training._checks import check_counts, check_positive
+from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import accuracy
 from generalizeformer.training._start import placed
@@ -47,8 +46,7 @@ class Config:
     def __post_init__(self) -> None:
         check_counts("metanorm", steps=self.steps, per_domain=self.per_domain, every=self.every)
         check_positive("metanorm", learning_rate=self.learning_rate)
-        if not 0 <= self.divergence < float("inf"):
-            raise UserError(f"metanorm: divergence is {self.divergence}; it must be 0 or above")
+        check_not_negative("metanorm", divergence=self.divergence, weight_decay=self.weight_decay)
 
 
 class Training:

@@ -29,7 +29,12 @@ from generalizeformer.core.shapes import Images
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.augmentation import augment
-from generalizeformer.training._checks import check_counts, check_positive, check_shares
+from generalizeformer.training._checks import (
+    check_counts,
+    check_not_negative,
+    check_positive,
+    check_shares,
+)
 from generalizeformer.training._class_context import ClassContext
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._scoring import CHUNK, accuracy
@@ -60,6 +65,8 @@ class Config:
         check_counts("single_sample", **counts, centre_images=self.centre_images, every=self.every)
         check_shares("single_sample", backbone_share=self.backbone_share, drop_at=self.drop_at)
         check_positive("single_sample", learning_rate=self.learning_rate)
+        weights = {"prior": self.prior, "divergence": self.divergence}
+        check_not_negative("single_sample", **weights, weight_decay=self.weight_decay)
 
 
 class Training:

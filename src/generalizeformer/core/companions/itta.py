@@ -64,6 +64,11 @@ class Itta(nn.Module):
                 f"itta: the classifier {self.classifier!r} does not tell {classes} classes apart; give the model a "
                 "classifier that is its last Linear layer"
             )
+        if not any(isinstance(layer, nn.Conv2d) for layer in backbone.modules()):
+            raise SlotError(
+                f"itta: {type(backbone).__name__} has no convolution, so there are no feature maps to restyle; give a "
+                "convolutional backbone, or try t3a"
+            )
         self.weighting = Elementwise((self.head.in_features,), WEIGHTING_DEPTH).to(self.head.weight)
         self.found: dict[tuple[int, ...], tuple[Stage, ...]] = {}
 

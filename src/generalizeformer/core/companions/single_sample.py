@@ -70,7 +70,8 @@ class SingleSample(nn.Module):
         if together is not None:
             descriptors = together.spread(together.mean(descriptors))
         known = self.sources(self.centres)[0]  # no draws at test time
-        return answers(features, self.written(descriptors, known.unsqueeze(0)).mean)
+        rows = self.written(descriptors, known.unsqueeze(0)).mean
+        return answers(features, rows).to(images.dtype)
 
     def observe(self, images: Images) -> tuple[Features, Descriptors]:
         """The features that a classifier would get, and the descriptor of every image."""
