@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from generalizeformer.atomic import alone, replacing, write_text
+from generalizeformer.atomic import LONGEST, alone, file_name, replacing, write_text
 
 
 def test_text_is_written_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -40,3 +40,15 @@ def test_a_second_process_waits_until_the_first_is_no_longer_alone(tmp_path: Pat
         assert not (tmp_path / "been").exists()
     assert other.wait(60) == 0
     assert (tmp_path / "been").exists()
+
+
+def test_words_are_file_names_as_they_are_unless_they_are_too_long(tmp_path: Path) -> None:
+    for words in ("erm-a+b", "x" * LONGEST, "艺" * (LONGEST // 3)):
+        assert file_name(words) == words
+    long = ["x" * 201, "x" * 200 + "y", "艺" * 67, "艺" * 300]
+    short = [file_name(words) for words in long]
+    assert len(set(short)) == 4
+    for words, name in zip(long, short, strict=True):
+        assert len(name.encode()) < 100
+        assert name.startswith(words[:20])
+        write_text(tmp_path / f"{name}.state", "")

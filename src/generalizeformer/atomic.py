@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, whenever the process is killed."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +10,18 @@ try:
     import fcntl
 except ImportError:  # where there are no such locks, two processes may do the same work twice
     fcntl = None  # type: ignore[assignment]
+
+
+LONGEST = 200  # bytes; file systems take 255, and endings and partial files need some of them
+
+
+def file_name(words: str) -> str:
+    """The words as part of a file's name: as they are where they are short, else their beginning and a digest."""
+    content = words.encode()
+    if len(content) <= LONGEST:
+        return words
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return f"{content[:80].decode(errors='ignore')}-{digest}"
 
 
 @contextmanager

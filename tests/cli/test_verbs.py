@@ -16,7 +16,7 @@ from generalizeformer.benchmark.records import read
 from generalizeformer.catalog import names
 from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.imaging.files import read_images
 from generalizeformer.training._paper import PAPER_RECIPE
@@ -119,7 +119,7 @@ def test_the_papers_recipe_gives_way_to_flags_only() -> None:
 def test_without_flags_the_recipe_is_the_demos_in_small() -> None:
     recipe = asked()
     assert recipe.erm is not None
-    assert (recipe.episodes, recipe.model) == ("held-out", Config())
+    assert (recipe.episodes, recipe.model) == ("held-out", Recipe().model)
     assert (recipe.erm.steps, recipe.meta.steps) == (300, 400)
     assert (recipe.erm.learning_rate, recipe.meta.learning_rate) == (3e-3, 3e-3)
     assert asked(looks=True).meta.looks is not None

@@ -31,7 +31,8 @@ def test_a_folder_of_an_older_format_is_read_as_it_was_meant(
     old = dataclasses.replace(
         old, variation=0, reach=0.9, pull=0.9, away=1.0, recall=0.0, prior=0.0
     )
-    model = by_name(old, strengths=(1.0,), singly=False, mean="probabilities", kin=None)
+    ways = {"strengths": (1.0,), "singly": False, "mirrored": "no", "mean": "probabilities"}
+    model = by_name(old, **ways, kin=None)
     model.save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     content = json.loads(config.read_text())

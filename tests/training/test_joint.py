@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from generalizeformer.training import erm, meta
+from generalizeformer.training import erm, joint, meta
 from generalizeformer.training._loop import Metrics
 from generalizeformer.training._start import calibrate
 from generalizeformer.training.joint import Config, Joint
@@ -28,6 +28,15 @@ def joint_of(backbone: nn.Module) -> Joint:
     data, settings = sources(), recipe()
     config = Config(erm=settings.erm, meta=settings.meta)
     return Joint(wrapped(backbone), data, data, PREPROCESSING, config, fabric())
+
+
+def test_as_many_images_are_measured_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(joint, "calibrate", lambda *given: seen.append(given[3]))
+    data, settings = sources(), recipe()
+    config = Config(erm=settings.erm, meta=settings.meta, calibration=2)
+    Joint(wrapped(network()), data, data, PREPROCESSING, config, fabric()).validate()
+    assert seen == [2]
 
 
 def nothing(*_: Any) -> Metrics:

@@ -1,6 +1,7 @@
 """Training from Python on the reader's own model and images."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 import generalizeformer
 from generalizeformer import GeneralizeFormer, Preprocessing, Recipe
 from generalizeformer.core.backbones import DigitNet, build_backbone
-from generalizeformer.errors import DataError
+from generalizeformer.core.generalizeformer import Config
+from generalizeformer.errors import DataError, UserError
+from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.meta import Config as MetaConfig
@@ -123,3 +126,72 @@ def test_one_domain_is_trained_on_its_looks_by_default() -> None:
     assert _usual(1).episodes == "looks"
     assert _usual(1).meta.looks is not None
     assert _usual(2).episodes == "held-out"
+
+
+def test_a_compiled_model_is_trained_like_the_one_within(tmp_path: Path) -> None:
+    recipe = Recipe(episodes="looks", erm=None, meta=META)
+    plain = generalizeformer.train(network(), domains("a"), tmp_path / "plain", recipe=recipe)
+    wrapped = torch.compile(network())
+    model = generalizeformer.train(wrapped, domains("a"), tmp_path / "compiled", recipe=recipe)
+    assert model.card == plain.card
+    assert all(torch.equal(plain.state_dict()[n], value) for n, value in model.state_dict().items())
+    GeneralizeFormer.from_pretrained(tmp_path / "plain", backbone=wrapped)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("near", ["backbone", "images", "both"])
+def test_backbones_and_images_may_be_on_any_device(tmp_path: Path, near: str) -> None:
+    backbone, data = network(), domains("a", "b")
+    backbone = backbone if near == "images" else backbone.cuda()
+    if near != "backbone":
+        data = {name: (pixels.cuda(), labels.cuda()) for name, (pixels, labels) in data.items()}
+    recipe = Recipe(erm=ErmConfig(steps=2, per_domain=4), meta=META)
+    for device in ("cpu", "cuda"):
+        folder = tmp_path / device
+        model = generalizeformer.train(backbone, data, folder, recipe=recipe, device=device)
+        assert next(model.parameters()).device.type == device
+
+
+@pytest.mark.parametrize(
+    ("cast", "told"), [(nn.Module.half, "float16"), (nn.Module.double, "float64")]
+)
+def test_weights_of_another_precision_are_refused_by_name(
+    tmp_path: Path, cast: Any, told: str
+) -> None:
+    with pytest.raises(UserError, match=rf"DigitNet has parameters of torch.{told}, .*\.float\(\)"):
+        generalizeformer.train(cast(network()), domains("a"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_frozen_backbone_is_refused_where_it_would_be_trained(tmp_path: Path) -> None:
+    frozen = network().requires_grad_(False)
+    with pytest.raises(UserError, match="no parameter of DigitNet requires a gradient, but"):
+        generalizeformer.train(frozen, domains("a", "b"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    recipe = Recipe(episodes="looks", erm=None, meta=META)
+    generalizeformer.train(frozen, domains("a"), tmp_path, recipe=recipe)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_trains_whatever_the_caller_does_without_gradients(tmp_path: Path, mode: Any) -> None:
+    recipe = Recipe(erm=ErmConfig(steps=2, per_domain=4), meta=META)
+    expected = generalizeformer.train(network(), domains("a", "b"), tmp_path / "1", recipe=recipe)
+    with mode():  # in which the backbone and the images may have been made as well
+        backbone, data = network(), domains("a", "b")
+        model = generalizeformer.train(backbone, data, tmp_path / "2", recipe=recipe)
+    wanted, found = expected.state_dict(), model.state_dict()
+    assert all(torch.equal(wanted[name], value) for name, value in found.items())
+    assert not any(value.is_inference() for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("flips", "given", "found"),
+    [(0.5, None, "all"), (0.0, None, "no"), (0.5, "no", "no"), (0.0, "group", "group")],
+)
+def test_mirror_images_are_asked_about_where_the_backbone_learned_from_them(
+    tmp_path: Path, flips: float, given: Any, found: str
+) -> None:
+    erm = ErmConfig(steps=2, per_domain=4, augmentation=Augmentation(flip_chance=flips))
+    recipe = Recipe(episodes="looks", model=Config(mirrored=given), erm=erm, meta=META)
+    model = generalizeformer.train(network(), domains("a"), tmp_path, recipe=recipe)
+    assert model.config.mirrored == found

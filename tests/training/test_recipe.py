@@ -174,6 +174,14 @@ def test_a_backbone_for_other_images_is_refused_before_training(tmp_path: Path) 
         trained(tmp_path, recipe(), build=picky)
 
 
+def test_images_go_where_the_backbone_is_to_see_whether_it_takes_them() -> None:
+    elsewhere = network().to("meta")  # the other device that every machine has
+    _start.check_fits(elsewhere, sources(), PREPROCESSING)
+    more = DomainDataset("more", (*sources().classes, "another"), sources().domains)
+    with pytest.raises(DataError, match=r"answers 2 images with \(2, 3\); more has 4 classes"):
+        _start.check_fits(elsewhere, more, PREPROCESSING)
+
+
 def test_a_backbone_without_a_linear_classifier_is_refused_before_training(tmp_path: Path) -> None:
     def convolutional() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -196,6 +204,24 @@ def test_a_name_that_is_no_file_name_is_no_obstacle(tmp_path: Path) -> None:
     trained(tmp_path, recipe(held_out=(renamed.name,)), sources=data)
     states = [path.name for path in (tmp_path / "training").glob("erm-without*.state")]
     assert states == ["erm-without-art%2F..%2Fpop%20art.state"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_names_of_any_length_are_no_obstacle(tmp_path: Path, shared: bool) -> None:
+    a, b, c = (
+        Domain(name * 30, domain.images, domain.labels)
+        for name, domain in zip("艺画草", sources().domains, strict=True)
+    )
+    data = DomainDataset("synthetic", sources().classes, (a, b, c))
+    backbones = tmp_path / "backbones" if shared else None
+    given = {"sources": data, "backbones": backbones}
+    first = trained(tmp_path, recipe(), **given)
+    stages = {path.stem for path in tmp_path.glob("**/erm*.state")}
+    assert len(stages) == 4  # each has a name of its own
+    told: list[Any] = []
+    again = trained(tmp_path, recipe(), report=lambda *words: told.append(words), **given)
+    assert told == []
+    assert same(state(first), state(again))
 
 
 def test_a_finished_training_is_not_run_again(tmp_path: Path) -> None:
@@ -320,6 +346,9 @@ def test_as_many_images_are_measured_as_the_recipe_says(
     monkeypatch.setattr(GeneralizeFormer, "calibrate", spy)
     trained(tmp_path, recipe(held_out=("a",), calibration=2))
     assert seen == [6, 4]  # of three domains, then of two
+    seen.clear()
+    trained(tmp_path / "joint", recipe(episodes="joint", calibration=2))
+    assert set(seen) == {6}
     with pytest.raises(UserError, match="calibration"):
         recipe(calibration=0)
 

@@ -76,7 +76,7 @@ class Flags:
         seen = {} if augmentation is None else {"augmentation": to_dict(augmentation)}
         return replace(
             base,
-            model=replace(base.model, **self._model(augmentation)),
+            model=replace(base.model, **self._model()),
             erm=replace(base.erm, **given(steps=self.source_steps, augmentation=augmentation)),
             meta=replace(base.meta, **meta),
             held_out=self.held_out or None,
@@ -85,11 +85,10 @@ class Flags:
             **given(episodes=self.episodes, division=self.division),
         )
 
-    def _model(self, augmentation: "Augmentation | None") -> dict[str, Any]:
-        # Whoever learns from mirrored images can be asked about them.
-        flips = augmentation is not None and augmentation.flip_chance > 0
-        mirrored = "all" if flips and not self.paper else None
-        return given(generator=self._generator(), loss=self.loss, mirrored=mirrored)
+    def _model(self) -> dict[str, Any]:
+        # The recipe decides by the augmentation; the paper's never looks at mirror images.
+        decided = {} if self.paper else {"mirrored": None}
+        return decided | given(generator=self._generator(), loss=self.loss)
 
     def _augmentation(self) -> "Augmentation | None":
         from generalizeformer.imaging.augmentation import recipe

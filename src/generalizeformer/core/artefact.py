@@ -17,6 +17,7 @@ from generalizeformer.atomic import replacing, write_text
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card, render
+from generalizeformer.core.inputs import uncompiled
 from generalizeformer.errors import CheckpointError, UserError
 
 FORMAT = 7
@@ -120,7 +121,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
     """A module for the stored weights: a copy of the one lent, or one built from the stored name."""
     if lent is not None:
-        return copy.deepcopy(lent)
+        return copy.deepcopy(uncompiled(lent))
     card = stored.card
     if card.architecture is None:
         raise CheckpointError(

@@ -15,7 +15,7 @@ from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
-from generalizeformer.core.inputs import accepted_channels, check_images
+from generalizeformer.core.inputs import accepted_channels, check_images, is_of_memory, uncompiled
 from generalizeformer.core.kinship import FIRST, kindred
 from generalizeformer.core.likeness import Likeness
 from generalizeformer.core.losses import LOSSES
@@ -48,8 +48,8 @@ class Config:
     # The mean also has the answers of the model that is generated for each image alone.
     singly: bool = True
     # The mean also has the answers to mirrored images, of the group's model or of all that are generated. For source
-    # models that learned from mirrored images.
-    mirrored: Mirrored = "no"
+    # models that learned from mirrored images. None: a training switches it on for those (see `Recipe`), else "no".
+    mirrored: Mirrored | None = None
     mean: Mean = "logits"  # what it is taken of
     # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
     # all alike. For batches that hold several targets or looks. Only where each is looked at by itself (`singly`), and
@@ -71,7 +71,7 @@ class Config:
             raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
 
 
-PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, kin=None)
+PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, mirrored="no", kin=None)
 """The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
 
 
@@ -94,7 +94,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
                 f"backbone: got {type(backbone).__name__}; give a torch module, such as timm.create_model('resnet18')"
             )
         self.config = config or Config()
-        self.backbone = backbone
+        self.backbone = backbone = uncompiled(backbone)
         self.slots = find_slots(backbone, self.config.selection)
         self.classes = class_count(backbone, self.slots.classifier)
         self.card = self._named(card or Card())
@@ -112,7 +112,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
         `groups`: one id per image.
         """
-        config, mirrored = self.config, self.config.mirrored
+        config, mirrored = self.config, self.config.mirrored or "no"
         if not config.singly:
             # Images that are not looked at one by one cannot be told apart.
             seen = self._alike(self.observe(images, groups))
@@ -163,7 +163,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         try:
             seen = observe(self.network, source, images, together, loss, views)
         except RuntimeError as error:
-            if images.shape[1] in accepted_channels(self.backbone)[:1]:
+            if is_of_memory(error) or images.shape[1] in accepted_channels(self.backbone)[:1]:
                 raise
             raise ImageError(
                 f"images of shape {tuple(images.shape)} do not fit: {error}"

@@ -3,13 +3,17 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import RLock
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import is_parametrized
 
 from generalizeformer.core.groups import Grouping, Kin, side_by_side
+from generalizeformer.core.inputs import uncompiled
 from generalizeformer.core.layers import (
     Call,
     GroupedClassifier,
@@ -62,8 +66,8 @@ class GroupedBackbone:
     The twin shares every tensor with the model we were lent and copies none: its parameters are frozen
     aliases, so no gradient can reach the source, and its modules are in eval mode, so BatchNorm keeps the
     source statistics whatever mode the lent model is in. Not an nn.Module, so that it is never saved,
-    moved or counted beside the backbone. One call at a time: threads need a lock. `layers` makes the layer
-    of each kind of slot: another method can answer groups with layers of its own.
+    moved or counted beside the backbone. One run at a time: those of other threads wait. `layers` makes the
+    layer of each kind of slot: another method can answer groups with layers of its own.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class GroupedBackbone:
         variation: Variation | None = None,
     ) -> None:
         self.backbone, self.layers, self.call = backbone, layers, Call(variation=variation)
+        self.lock = RLock()
+        self.options: dict[str, Any] | None = None
         self.kinds = dict.fromkeys(slots.norms, "norm") | {s.layer: s.kind for s in slots}
         self.kinds[slots.classifier] = "classifier"
         self.modules: tuple[int, ...] = ()
@@ -84,13 +90,15 @@ class GroupedBackbone:
         self, images: Images, grouping: Grouping, params: Params, *, watch: bool = False
     ) -> Output:
         """Logits of every image under its group's `params` (leading group axis); other layers are the source's."""
-        self.follow()
-        try:
-            kin = None if grouping.kin is None else grouping.kin.parts()
-            known = (grouping.mixed, grouping.alike)
-            return self.traced(images, grouping.ids, grouping.sizes, kin, known, params, watch)
-        finally:
-            self.call.clear()  # also where memory ran out
+        with self.lock:  # layers read what they need from the one call
+            self.follow()
+            try:
+                kin = None if grouping.kin is None else grouping.kin.parts()
+                known = (grouping.mixed, grouping.alike)
+                run = self.traced if self.options is None else self._captured
+                return run(images, grouping.ids, grouping.sizes, kin, known, params, watch)
+            finally:
+                self.call.clear()  # also where memory ran out
 
     def answer(self, questions: list[Question]) -> list[Logits]:
         """The logits of each, in one run: a GPU spends its time on the number of operations, not on their size."""
@@ -124,28 +132,42 @@ class GroupedBackbone:
 
     def compile(self, **options: Any) -> None:
         """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""
-        compiled = torch.compile(self.traced, **options)
+        self.options, self.compiled = options, torch.compile(self.traced, **options)
 
-        def run(
-            images: Tensor,
-            ids: Tensor,
-            sizes: Tensor,
-            kin: Parts | None,
-            known: Known,
-            params: Params,
-            watch: bool,
-        ) -> Output:
-            # Only these axes vary. Left to itself, the compiler would treat height and width as unknown too, and
-            # never finish with networks that compute their padding from them.
-            for value in (images, ids, sizes, *(kin or ()), *params.values()):
-                torch._dynamo.maybe_mark_dynamic(value, 0)
-            if known[0] is not None:
-                torch._dynamo.maybe_mark_dynamic(known[0], 0)
-            if kin is not None:
-                torch._dynamo.maybe_mark_dynamic(kin[0], (1, 2))
-            return compiled(images, ids, sizes, kin, known, params, watch)
+    def _captured(
+        self,
+        images: Tensor,
+        ids: Tensor,
+        sizes: Tensor,
+        kin: Parts | None,
+        known: Known,
+        params: Params,
+        watch: bool,
+    ) -> Output:
+        """`traced`, compiled.
 
-        self.traced = run  # type: ignore[method-assign]
+        Only these axes vary. Left to itself, the compiler would treat height and width as unknown too, and never
+        finish with networks that compute their padding from them.
+        """
+        for value in (images, ids, sizes, *(kin or ()), *params.values()):
+            torch._dynamo.maybe_mark_dynamic(value, 0)
+        if known[0] is not None:
+            torch._dynamo.maybe_mark_dynamic(known[0], 0)
+        if kin is not None:
+            torch._dynamo.maybe_mark_dynamic(kin[0], (1, 2))
+        return self.compiled(images, ids, sizes, kin, known, params, watch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of. Its twin, its calls, its lock and what it compiled are its own."""
+        left = ("network", "twins", "compiled", "lock")
+        state = {name: value for name, value in vars(self).items() if name not in left}
+        return state | {"call": Call(variation=self.call.variation), "modules": ()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.lock = RLock()
+        if self.options is not None:
+            self.compile(**self.options)
 
     def follow(self) -> None:
         """Catches up with a backbone that was moved, cast, or changed in a layer since the last call."""
@@ -189,14 +211,14 @@ class GroupedBackbone:
     def _twin(self, lent: nn.Module, name: str, made: dict[int, nn.Module]) -> nn.Module:
         if id(lent) in made:  # a module used in two places stays one module
             return made[id(lent)]
+        if (inner := uncompiled(lent)) is not lent:
+            return self._twin(inner, f"{name}._orig_mod".lstrip("."), made)
         if isinstance(lent, _BatchNorm) and lent.running_var is None:
             raise SlotError(
                 f"{name}: this {type(lent).__name__} keeps no running statistics, so the answer for an image would "
                 "depend on the others; train with track_running_stats=True"
             )
-        # A shallow copy shares _buffers with the lent module: moving that one moves this one.
-        twin = copy.copy(lent)
-        twin.training = False
+        twin = _alias(lent, name)
         self.twins.append((twin, lent))
         twin._modules = dict(lent._modules)
         for child, module in lent._modules.items():
@@ -209,3 +231,23 @@ class GroupedBackbone:
             twin = self.layers[self.kinds[name]](name, twin, self.call).eval()
         made[id(lent)] = twin
         return twin
+
+
+def _alias(lent: nn.Module, name: str) -> nn.Module:
+    """A shallow copy in eval mode. It shares _buffers with the lent module: moving that one moves this one."""
+    own = vars(lent).get("forward")
+    if own is not None and getattr(own, "__self__", None) is not lent:
+        raise SlotError(
+            f"{name or 'the model'}: the forward of this {type(lent).__name__} was set on the object, so a private "
+            "copy of it would run the model that was lent; define forward in a class"
+        )
+    if is_parametrized(lent):  # they refuse to be copied so
+        twin: nn.Module = object.__new__(type(lent))
+        vars(twin).update(vars(lent), _compiled_call_impl=None)
+    else:
+        twin = copy.copy(lent)
+    for key, value in vars(lent).items():
+        if isinstance(value, MethodType) and value.__self__ is lent:
+            vars(twin)[key] = MethodType(value.__func__, twin)
+    twin.training = False
+    return twin

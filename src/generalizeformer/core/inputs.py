@@ -5,6 +5,9 @@ from torch import Tensor, nn
 
 from generalizeformer.errors import ImageError
 
+# What devices and their libraries say where memory ran out and PyTorch has no type for it.
+MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+
 
 def check_images(images: Tensor, backbone: nn.Module) -> None:
     """Raises ImageError unless `images` is a non-empty, finite (N, C, H, W) tensor of the backbone's dtype."""
@@ -27,6 +30,18 @@ def check_images(images: Tensor, backbone: nn.Module) -> None:
         raise ImageError(
             f"images: NaN or infinite pixels in image {bad[0]} ({len(bad)} such images); drop them"
         )
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that torch.compile wrapped, or the one given: what is compiled cannot be looked into."""
+    inner = module._modules.get("_orig_mod")
+    return module if inner is None else inner
+
+
+def is_of_memory(error: RuntimeError) -> bool:
+    """Whether memory ran out, of whatever device: the images are not to blame for that."""
+    told = any(words in str(error) for words in MEMORY)
+    return told or isinstance(error, torch.OutOfMemoryError)
 
 
 def accepted_channels(backbone: nn.Module) -> list[int]:

@@ -16,10 +16,11 @@ from generalizeformer.errors import SlotError
 
 def is_norm(layer: nn.Module) -> bool:
     """Whether the layer scales (and shifts) normalised channels by a vector that could be generated."""
-    weight = getattr(layer, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 1:
+    # Weights come last: some layers work theirs out when asked, and change by it.
+    if not has_source_statistics(layer) and not _is_self_normalising(layer):
         return False
-    return has_source_statistics(layer) or _is_self_normalising(layer)
+    weight = getattr(layer, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 1
 
 
 def has_source_statistics(layer: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from generalizeformer.core.shapes import Features, Logits, Rows
+from generalizeformer.core.slots import values_of
 
 FEW = 1.0  # images, below which a class keeps the direction of the classifier's row
 LITTLE = 1e-4  # of the features' length: classes that differ by less do not differ
@@ -64,8 +65,7 @@ class Prototypes(nn.Module):
 
 
 def _weight(classifier: nn.Module) -> Tensor:
-    weight: Tensor = classifier.weight  # type: ignore[assignment]
-    return weight.detach()
+    return dict(values_of(classifier))["weight"].detach()
 
 
 def _directions(rows: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Slots: the layers of a backbone whose parameters can be generated. The only file that knows parameter names."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from generalizeformer.core.classifiers import check_linear, find_classifier
+from generalizeformer.core.inputs import uncompiled
 from generalizeformer.core.normalisers import has_source_statistics, is_norm, is_understood
 from generalizeformer.core.shapes import Params, Rows
 from generalizeformer.errors import SlotError
@@ -108,9 +110,9 @@ class Slots:
     def parameters_of(self, backbone: nn.Module) -> Params:
         """θ_s of the slots, detached. Read as attributes, because frozen BatchNorm keeps its affine in buffers."""
         return {
-            f"{slot.layer}.{suffix}": getattr(backbone.get_submodule(slot.layer), suffix).detach()
+            f"{slot.layer}.{suffix}": value.detach()
             for slot in self.slots
-            for suffix, _ in slot.shapes
+            for suffix, value in values_of(backbone.get_submodule(slot.layer))
         }
 
 
@@ -164,6 +166,8 @@ def stage_of(layer: str) -> str:
 def _kind(name: str, layer: nn.Module, classifier: str) -> Kind | None:
     if name == classifier:
         return "classifier"
+    if uncompiled(layer) is not layer:  # it looks like the layer within, which is named as well
+        return None
     if is_norm(layer):
         return "norm"
     if isinstance(layer, nn.Linear):
@@ -208,5 +212,15 @@ def _slot(name: str, kind: Kind, layer: nn.Module) -> Slot:
 
 
 def _shapes(layer: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((suffix, tuple(value.shape)) for suffix, value in values_of(layer))
+
+
+def values_of(layer: nn.Module) -> list[tuple[str, Tensor]]:
+    """The layer's weight and bias, those it has.
+
+    Of a parametrised layer as a copy in eval mode has them: in train mode some change by being looked at.
+    """
+    if "parametrizations" in layer._modules:  # asked of every layer in every call
+        layer = copy.deepcopy(layer).eval()
     values = ((suffix, getattr(layer, suffix, None)) for suffix in ("weight", "bias"))
-    return tuple((suffix, tuple(v.shape)) for suffix, v in values if isinstance(v, Tensor))
+    return [(suffix, value) for suffix, value in values if isinstance(value, Tensor)]

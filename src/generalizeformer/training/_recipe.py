@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from generalizeformer.core.generalizeformer import Config as ModelConfig
+from generalizeformer.core.generalizeformer import Mirrored
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import Division
 from generalizeformer.errors import DataError, UserError
@@ -24,6 +25,9 @@ FORMERLY = {("model", "generator", "variation"): 0}
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How φ, and the backbone where it has to be, are trained.
+
+    Where `model.mirrored` is not given, it is "all" if the backbone learns from mirrored images (`erm.augmentation`
+    flips them), else "no"; a recipe always has one of its values.
 
     held-out: one more backbone per left-out domain, which that domain then is a real target of;
     joint: the paper's, one backbone for all;
@@ -56,6 +60,13 @@ class Recipe:
             raise UserError(f"recipe: seed is {self.seed}; it must be from 0 to 2^63 - 1")
         if self.episodes == "looks" and self.meta.looks is None:
             object.__setattr__(self, "meta", replace(self.meta, looks=Looks()))
+        if self.model.mirrored is None:
+            object.__setattr__(self, "model", replace(self.model, mirrored=self._mirrored()))
+
+    def _mirrored(self) -> Mirrored:
+        """Whoever learns from mirrored images can be asked about them."""
+        seen = None if self.erm is None else self.erm.augmentation
+        return "all" if seen is not None and seen.flip_chance > 0 else "no"
 
     def check(self, sources: DomainDataset) -> None:
         """Raises DataError where the sources do not allow these episodes."""

@@ -27,6 +27,7 @@ from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
 from generalizeformer.training._start import (
     calibrate,
     check_fits,
+    check_learns,
     fingerprint,
     near,
     origin,
@@ -62,7 +63,9 @@ def train_recipe(
     backbone, φ is left untrained and nothing is saved but the states of stages.
     """
     recipe.check(sources)
-    with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
+    devices = [fabric.device] if fabric.device.type == "cuda" else []
+    # Gradients are needed whatever the caller does without.
+    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices):
         run = _Run(build, sources, recipe, card, folder, fabric, report, backbones, scored)
         return run.model() if phi or recipe.episodes == "joint" else run.without_phi()
 
@@ -84,8 +87,11 @@ class _Run:
         self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing
         self.folder, self.fabric, self.report = folder, fabric, report
         torch.manual_seed(recipe.seed)
-        self.start = copy.deepcopy(build())  # every stage starts from these weights and this head
+        # Every stage starts from these weights and this head, and moves its copy to where it computes.
+        self.start = copy.deepcopy(build()).cpu()
         check_fits(self.start, sources, self.preprocessing)
+        if recipe.erm is not None:
+            check_learns(self.start)
         find_slots(self.start, recipe.model.selection)  # what it cannot generate is told now
         for name in recipe.also:
             check_companion(name, self.start, sources)
@@ -136,7 +142,7 @@ class _Run:
         model = self._wrap(copy.deepcopy(self.start), self.data.names)
         assert self.recipe.erm is not None
         erm = replace(self.recipe.erm, steps=self.recipe.meta.steps)
-        config = JointConfig(erm=erm, meta=self.recipe.meta)
+        config = JointConfig(erm=erm, meta=self.recipe.meta, calibration=self.recipe.calibration)
         method = Joint(model, self.data, self.held, self.preprocessing, config, self.fabric)
         fit(method, self._own_stage("joint", self.recipe.meta, self._alone()))
         return model
@@ -182,7 +188,7 @@ class _Run:
         described = dict(zip(self.sources.names, self.origin["domains"], strict=True))
         mine = mine | self.origin | {"domains": [described[name] for name in domains]}
         digest = hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:12]
-        name = f"erm-{'+'.join(quote(domain, safe='') for domain in domains)}"
+        name = atomic.file_name(f"erm-{'+'.join(quote(domain, safe='') for domain in domains)}")
         return self._stage(name, config, mine, folder / digest)
 
     def _own_stage(
@@ -226,7 +232,7 @@ class _Run:
     def _strange_pair(self, name: str, model: GeneralizeFormer) -> Pair:
         """A model that never saw the domain, and the domain; drawn the more often, the more it gets wrong."""
         others = tuple(other for other in self.data.names if other != name)
-        stage = f"erm-without-{quote(name, safe='')}"  # it names files
+        stage = atomic.file_name(f"erm-without-{quote(name, safe='')}")
         stranger = self._wrap(self._erm(stage, others, self.recipe.erm), others, model)
         held, device = self.held[name], self.fabric.device
         wrong = 100 - plain_accuracy(stranger, held, self.preprocessing, device)

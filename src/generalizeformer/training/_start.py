@@ -31,7 +31,9 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 @torch.no_grad()
 def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> None:
     """Raises where the backbone cannot answer these images with these classes: before any training, not after it."""
-    images = preprocessing(data.domains[0].read(torch.arange(min(2, len(data.domains[0])))))
+    _check_precision(backbone)
+    pixels = data.domains[0].read(torch.arange(min(2, len(data.domains[0]))))
+    images = preprocessing(pixels.to(next(backbone.parameters()).device))
     try:
         logits = backbone.eval()(images)
     except Exception as error:  # every architecture refuses images in its own way
@@ -44,6 +46,25 @@ def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preproce
         raise DataError(
             f"backbone: {type(backbone).__name__} answers {len(images)} images with {tuple(logits.shape)}; "
             f"{data.name} has {len(data.classes)} classes, so build it for those"
+        )
+
+
+def _check_precision(backbone: nn.Module) -> None:
+    """Raises where weights have another precision than the images that they will meet."""
+    kinds = {value.dtype for value in backbone.parameters() if value.is_floating_point()}
+    if others := kinds - {torch.float32}:
+        raise UserError(
+            f"backbone: {type(backbone).__name__} has parameters of {', '.join(sorted(map(str, others)))}, but it is "
+            "trained in torch.float32; give it as backbone.float(), and for speed a Fabric(precision='bf16-mixed')"
+        )
+
+
+def check_learns(backbone: nn.Module) -> None:
+    """Raises where nothing in a backbone that is to be trained may move."""
+    if not any(value.requires_grad for value in backbone.parameters()):
+        raise UserError(
+            f"backbone: no parameter of {type(backbone).__name__} requires a gradient, but the recipe trains it; call "
+            "backbone.requires_grad_(), or keep it as it is with Recipe(episodes='looks', erm=None)"
         )
 
 

@@ -16,7 +16,7 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.training._loop import Metrics
-from generalizeformer.training._start import calibrate
+from generalizeformer.training._start import PER_DOMAIN, calibrate
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.erm import Erm
 from generalizeformer.training.meta import Config as MetaConfig
@@ -29,6 +29,7 @@ class Config:
 
     erm: ErmConfig
     meta: MetaConfig
+    calibration: int = PER_DOMAIN  # images of each domain that the model is measured on
 
 
 class Joint:
@@ -50,7 +51,7 @@ class Joint:
             for domain, held in zip(train.domains, validation.domains, strict=True)
         ]
         self.target = Meta(pairs, preprocessing, config.meta, fabric)
-        self.pairs = pairs
+        self.pairs, self.calibration = pairs, config.calibration
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         chosen = int(torch.randint(len(self.pairs), (1,), generator=generator))
@@ -91,4 +92,4 @@ class Joint:
 
     def _calibrate(self, with_looks: bool = False) -> None:
         """θ moves, and with it what its layers see. Follows from the weights, so it is not part of the state."""
-        calibrate(self.model, self.train, self.preprocessing, with_looks=with_looks)
+        calibrate(self.model, self.train, self.preprocessing, self.calibration, with_looks)
