@@ -113,6 +113,17 @@ def test_what_lies_beside_a_cell_is_of_the_same_source_model(tmp_path: Path) -> 
         assert len(found) == 3
 
 
+def test_what_differs_in_places_and_seed_only_is_of_one_kind(tmp_path: Path) -> None:
+    of_a_kind = {n for n, v in CHANGES.items() if replace(CELL, **{n: v}).kind() == CELL.kind()}
+    assert of_a_kind == {"batch_sizes", "methods", "target", "targets", "sources", "seed"}
+    (_, other), (third, *_) = cells(seeds=(0, 1)), cells(targets=("c",), seeds=(2,))
+    for cell in (CELL, other, third, replace(other, limit=7)):
+        store.write(tmp_path, store.Stored(cell=cell))
+    assert store.alike(tmp_path, [CELL], "abc") == [other, third]
+    assert store.alike(tmp_path, [CELL, other], "abc") == [third]
+    assert store.alike(tmp_path, [CELL], "ab") == [other]  # the same settings, other images
+
+
 def test_a_model_of_named_sources_is_the_same_for_every_target() -> None:
     one = replace(CELL, sources=("c",))
     assert one.name == "a-from-c-seed-0-generalizeformer"
@@ -127,6 +138,22 @@ def test_names_are_readable_file_names() -> None:
     odd = replace(CELL, target="../a b/ü")
     assert odd.name == "..%2Fa%20b%2F%C3%BC-seed-0-generalizeformer"
     assert odd.model_name.startswith(f"{odd.name}-")
+
+
+@pytest.mark.parametrize("length", [9, 21, 22, 25, 28, 40, 200])
+def test_long_names_are_still_file_names_and_found_beside_each_other(
+    tmp_path: Path, length: int
+) -> None:
+    long = replace(CELL, target="写" * length, sources=("ü" * length, "c"))
+    paper = replace(long, training="generalizeformer_without_telling_apart")
+    other = replace(long, target="写" * length + "写")
+    for cell in (long, paper, other, long.source_model):
+        store.write(tmp_path, store.Stored(cell=cell))
+        assert store.read(tmp_path, cell) == store.Stored(cell=cell)
+        (tmp_path / cell.model_name).mkdir(exist_ok=True)
+    assert len({cell.name for cell in (long, paper, other)}) == 3
+    assert len(store.beside(tmp_path, paper)) == 3
+    assert long.name.endswith("-generalizeformer")
 
 
 def test_a_benchmark_is_every_seed_target_and_training_once() -> None:

@@ -10,13 +10,14 @@ import torch
 from generalizeformer.benchmark import bench, leave_one_out, selection, store
 from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.leave_one_out import finish
-from generalizeformer.benchmark.records import Record
+from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.benchmark.selection import grid
 from generalizeformer.data.splits import split_all
 from generalizeformer.data.streams import Stream
 from generalizeformer.errors import CheckpointError
 from generalizeformer.training._start import fingerprint
 
+from . import toys
 from .lab import MAIN, cells, domains, fabric
 
 BOTH = ("generalizeformer", "generalizeformer_paper")
@@ -258,6 +259,49 @@ def test_more_methods_and_batch_sizes_are_added_to_what_is_there(
     assert {r.method for r in got} == {r.method for r in records[cell.name]} | {"lame"}
     assert asked.count("source") == len(cell.batch_sizes) - 1
     assert not {"t3a", "tent"} & set(asked)
+
+
+def test_two_processes_that_add_to_one_file_lose_nothing_of_each_other(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (cell, *_), _, _ = made
+    one, other = (
+        replace(cell, batch_sizes=(4,), methods=methods)
+        for methods in (("source", "lame"), ("tent",))
+    )
+    answer = bench.Bench.answer
+
+    def interrupted(self: Any, task: Any) -> Any:
+        """Another process, or as good as one, compares its method while this one is at work."""
+        made = answer(self, task)
+        if task.name == "lame":
+            finish(other, domains(), tmp_path, fabric())
+        return made
+
+    monkeypatch.setattr(bench.Bench, "answer", interrupted)
+    finish(one, domains(), tmp_path, fabric())
+    stored = store.read(tmp_path, cell)
+    assert {record.method for record in stored.records} == {"source", "lame", "tent"}
+
+
+def test_time_adds_up_over_answers_and_tries(tmp_path: Path) -> None:
+    (cell,) = cells(trainings=("source",))
+    first, second = toys.record(), toys.record(method="tent")
+    store.add(tmp_path, cell, first, 2.0, "abc")
+    store.add(tmp_path, cell, second, 3.0, "abc")
+    assert store.read(tmp_path, cell) == store.Stored(
+        cell=cell, records=(first, second), seconds=5.0, commit="abc"
+    )
+
+
+def test_refusals_of_other_code_are_forgotten_and_the_same_one_is_told_once(tmp_path: Path) -> None:
+    (cell,) = cells(trainings=("source",))
+    no, never = (Refusal(method=m, targets=("a",), setting="", why="no") for m in ("x", "y"))
+    for commit, refused in (("old", no), ("new", never), ("new", never)):
+        store.add(tmp_path, cell, refused, 1.0, commit)
+    assert store.read(tmp_path, cell).refusals == (never,)
+    store.add(tmp_path, cell, toys.record(method="y"), 1.0, "new")
+    assert store.read(tmp_path, cell).refusals == ()
 
 
 def test_a_method_that_refuses_is_told_and_not_asked_again(made: Any, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from generalizeformer.benchmark.figures import accuracy_bars, batch_lines, few
-from generalizeformer.benchmark.pages import demo_page, evaluation_page
+from generalizeformer.benchmark.pages import benchmark_sections, demo_page, evaluation_page
+from generalizeformer.benchmark.records import Refusal
 from generalizeformer.benchmark.report import Section, write_page
-from generalizeformer.benchmark.tables import Table, accuracy_table
+from generalizeformer.benchmark.tables import FEWER, Table, accuracy_table
+from generalizeformer.benchmark.ways import ways_sections
 from generalizeformer.core.change import Change
 from generalizeformer.errors import UserError
 
@@ -102,6 +104,34 @@ def test_settings_and_trainings_are_told(tmp_path: Path) -> None:
     evaluation(tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
     assert "source (none); tent (steps=1). Trainings: 2." in text
+
+
+def test_settings_that_differ_between_batch_sizes_are_told_apart(tmp_path: Path) -> None:
+    steps = {1: 2, 20: 1, 64: 2}
+    tents = [record(method="tent", batch_size=s, settings={"steps": n}) for s, n in steps.items()]
+    plain = [record(batch_size=size) for size in steps]
+    evaluation_page(tmp_path / "page.html", "t", [*plain, *tents])
+    text = (tmp_path / "page.html").read_text("utf-8")
+    found = "source (none); tent in batches of 1, 64 (steps=2); tent in batches of 20 (steps=1)."
+    assert found in text
+
+
+def test_the_page_of_an_evaluation_tells_who_could_not_take_part(tmp_path: Path) -> None:
+    no = Refusal(method="mine", targets=("a",), setting="single, batches of 1", why="too few")
+    evaluation_page(tmp_path / "page.html", "t", RECORDS, refused=[no])
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "<h2>Could not take part</h2>" in text
+    assert "<td>mine</td><td>single, batches of 1</td><td>too few</td>" in text
+    evaluation(tmp_path / "page.html")
+    assert "Could not take part" not in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_pages_say_what_numbers_in_brackets_are() -> None:
+    plain = [record(stream="s"), record(targets=("b",), stream="t")]
+    every = [*benchmark_sections(plain), *ways_sections(plain, "look", lambda _: Section(""))]
+    told = {s.title: s.text for s in every if s.table is not None}
+    for title in ("Gain over the source model", "On the sources, afterwards", "Batches of 20"):
+        assert FEWER in told[title]
 
 
 def test_the_demo_claims_no_settings_but_those_it_lists(tmp_path: Path) -> None:

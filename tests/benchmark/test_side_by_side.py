@@ -1,5 +1,7 @@
 """Which cell comes next, and what a process does with one for which there is no memory just now."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ import torch
 
 from generalizeformer.benchmark import side_by_side
 from generalizeformer.benchmark.time_limit import OutOfTimeError, TimeLimit
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.errors import UserError
 
 from .lab import cells, domains
 
@@ -88,15 +92,52 @@ def test_another_source_model_comes_before_another_phi() -> None:
     assert side_by_side._next([phi], [source]) is phi
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
-def test_only_processes_on_cpus_keep_their_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, accelerator: str
-) -> None:
-    kept: list[bool] = []
-    monkeypatch.setattr(side_by_side.memory, "keep", lambda: kept.append(True))
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A process begins, one of some; what it does for its memory and with its threads."""
+    done: dict[str, list[Any]] = {"kept": [], "threads": []}
+    monkeypatch.setattr(side_by_side.memory, "keep", lambda: done["kept"].append(True))
     monkeypatch.setattr(side_by_side, "Fabric", lambda **_: None)
-    monkeypatch.setattr(side_by_side.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(side_by_side.torch, "set_num_threads", done["threads"].append)
     for name in ("place", "domains", "fabric"):  # put back afterwards
         monkeypatch.setattr(side_by_side._Here, name, None, raising=False)
-    side_by_side._begin(side_by_side.Place(domains, accelerator, "32-true", tmp_path), 2)
-    assert kept == [True] * (accelerator == "cpu")
+
+    def begin(jobs: int, accelerator: str = "cpu") -> dict[str, list[Any]]:
+        side_by_side._begin(side_by_side.Place(domains, accelerator, "32-true", tmp_path), jobs)
+        return done
+
+    return begin
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_only_processes_on_cpus_keep_their_memory(begun: Any, accelerator: str) -> None:
+    assert begun(2, accelerator)["kept"] == [True] * (accelerator == "cpu")
+
+
+@pytest.mark.parametrize(("jobs", "threads"), [(2, 3), (4, 1), (9, 1)])
+def test_processes_share_the_cores_that_they_may_use(
+    begun: Any, monkeypatch: pytest.MonkeyPatch, jobs: int, threads: int
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(6)}, raising=False)
+    assert begun(jobs)["threads"] == [threads]
+
+
+def test_a_number_of_threads_that_was_asked_for_stays(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert begun(2)["threads"] == []
+
+
+def killed() -> DomainDataset:
+    """What the system does with a process that takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_a_process_that_is_killed_is_one_clear_line(tmp_path: Path) -> None:
+    place = side_by_side.Place(killed, "cpu", "32-true", tmp_path)
+    with pytest.raises(UserError, match=r"one of the processes was killed, .*; give fewer --jobs"):
+        side_by_side.finish_together(cells(), place, 3, lambda *_: None)

@@ -1,11 +1,13 @@
 """What suites tell of records, from records made by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from generalizeformer.benchmark import ablations, dynamic, several_targets, single_source, ways
 from generalizeformer.benchmark.figures import interval_lines
+from generalizeformer.benchmark.pages import benchmark_page
 from generalizeformer.benchmark.records import Record
 
 from .toys import record
@@ -85,6 +87,16 @@ def test_the_dynamic_page_shows_every_look_and_a_picture() -> None:
     assert looks.table.rows[1] == ("tent", "70.0 ± 0.0", "80.0 ± 0.0")
     assert picture.picture is not None
     assert picture.picture.startswith("<svg")
+    titles = [f">{way}, batches of 20<" for way in ("alone", "mixed", "changing")]
+    assert all(title in picture.picture for title in titles)  # the words of the tables
+
+
+def test_the_picture_beside_a_page_is_that_of_the_page(tmp_path: Path) -> None:
+    sections = dynamic.sections(DYNAMIC)
+    benchmark_page(tmp_path / "page.html", "t", DYNAMIC, sections)
+    assert (tmp_path / "accuracy.svg").read_text("utf-8") == sections[-1].picture
+    benchmark_page(tmp_path / "page.html", "t", ABLATIONS, ablations.sections(ABLATIONS))
+    assert (tmp_path / "accuracy.svg").read_text("utf-8").startswith("<svg")
 
 
 SEVERAL = [
@@ -181,7 +193,9 @@ def test_a_seed_that_lacks_a_look_does_not_count() -> None:
     entry = dynamic.summary(lacking)["methods"]["tent"]["20"]
     assert (entry["alone"], entry["mixed"], entry["seeds"]) == (75.0, 60.0, 1)
     assert entry["lost"] == {"mixed": 15.0, "changing": 1.0}
-    assert ways.tables(lacking, "t")[0].rows[1][1:] == ("75.0", "60.0", "74.0", "+15.0", "+1.0")
+    assert ways.tables(lacking, "t")[0].rows[1][1:] == tuple(
+        f"{cell} (1 of 2)" for cell in ("75.0", "60.0", "74.0", "+15.0", "+1.0")
+    )
 
 
 def test_methods_of_which_none_is_whole_are_not_told() -> None:

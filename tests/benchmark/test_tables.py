@@ -2,10 +2,14 @@ from generalizeformer.benchmark.records import Refusal
 from generalizeformer.benchmark.tables import (
     accuracy_table,
     by_target,
+    gain_table,
     measures_table,
     refusal_table,
     seed_means,
+    sources_table,
+    target_table,
 )
+from generalizeformer.benchmark.ways import tables as ways_tables
 
 from .toys import record
 
@@ -42,6 +46,7 @@ def test_the_best_of_each_column_is_marked() -> None:
         record(method="tent", batch_size=1, accuracy=20.0),
     ]
     others = [*other, record(method="tent", accuracy=90.0, targets=("b",))]
+    others += [record(method="tent", targets=(t,), accuracy=80.0, run_seed=1) for t in "ab"]
     assert accuracy_table(RECORDS + others, "").best == ((1, 1), (0, 2))
 
 
@@ -85,8 +90,19 @@ MEASURED = [
         sources_before={"b": 90.0, "c": 100.0},
         sources_after={"b": 80.0, "c": 90.0},
     ),
-    record(method="tent", accuracy=60.0, by_class={"x": 60.0}, calibration_error=20.0),
-    record(method="tent_oracle", accuracy=99.0, calibration_error=0.0),
+    record(
+        method="tent",
+        accuracy=60.0,
+        by_class={"x": 60.0},
+        calibration_error=20.0,
+        sources_before={"b": 90.0, "c": 100.0},
+    ),
+    record(
+        method="tent_oracle",
+        accuracy=99.0,
+        calibration_error=0.0,
+        sources_before={"b": 90.0, "c": 100.0},
+    ),
 ]
 
 
@@ -107,7 +123,7 @@ def test_all_measures_of_a_method_are_one_row() -> None:
     )
     cells = ("50.0", "60.0", "12.3", "10.00", "1.00", "0.00", "3.0", "95.0", "85.0")
     assert table.rows[0] == ("source", *cells)
-    assert table.rows[1] == ("tent", "60.0", "60.0", "20.0", "10.00", *["–"] * 5)
+    assert table.rows[1] == ("tent", "60.0", "60.0", "20.0", "10.00", *["–"] * 3, "95.0", "–")
 
 
 def test_the_best_is_high_accuracy_and_low_error_no_oracle_and_no_cost() -> None:
@@ -122,6 +138,49 @@ def test_measures_are_means_over_streams_then_over_seeds() -> None:
     costs = [(0, 1.0), (0, 3.0), (1, 4.0)]
     records = [record(run_seed=seed, forwards=cost) for seed, cost in costs]
     assert measures_table(records, "").rows[0][3] == "3.00 ± 1.41"
+
+
+def test_measures_over_fewer_targets_are_not_told_beside_others_and_never_the_best() -> None:
+    easy, hard = (record(targets=(t,), accuracy=a) for t, a in (("easy", 90.0), ("hard", 30.0)))
+    refused_the_hard_one = record(method="tent", targets=("easy",), accuracy=100.0)
+    table = measures_table([easy, hard, refused_the_hard_one], "")
+    assert table.rows == (("source", "60.0", "10.00"), ("tent", "–", "–"))
+    assert table.best == ((0, 1),)
+
+
+THREE = [
+    record(
+        method=method,
+        run_seed=seed,
+        accuracy=accuracy + seed,
+        stream="s",
+        sources_before={"b": 80.0},
+        sources_after={"b": accuracy},
+    )
+    for method, seeds, accuracy in (("source", 3, 50.0), ("ours", 3, 84.0), ("tent", 1, 89.0))
+    for seed in range(seeds)
+]
+
+
+def test_a_mean_over_fewer_trainings_says_so_and_is_never_the_best() -> None:
+    accuracies, gains = accuracy_table(THREE, ""), gain_table(THREE, "")
+    assert [row[1] for row in accuracies.rows] == ["51.0 ± 1.0", "85.0 ± 1.0", "89.0 (1 of 3)"]
+    assert [row[1] for row in gains.rows] == ["+34.0 ± 0.0", "+39.0 (1 of 3)"]
+    afterwards = sources_table(THREE, "")
+    assert afterwards.rows[2] == ("tent", "89.0 (1 of 3)")
+    assert measures_table(THREE, "").rows[2][1] == "89.0 (1 of 3)"
+    (ways,) = ways_tables(THREE, "")
+    assert ways.rows[2][1] == "89.0 (1 of 3)"
+    for table in (accuracies, afterwards, ways, measures_table(THREE, "")):
+        assert (1, 1) in table.best
+        assert (2, 1) not in table.best
+    assert gains.best == ((0, 1),)
+
+
+def test_where_the_trainings_are_counted_cells_do_not_repeat_it() -> None:
+    table = target_table(THREE, 20, "")
+    assert table.rows[2] == ("tent", "89.0", "89.0", "10.00", "1")
+    assert table.best == ((1, 1), (1, 2))
 
 
 def test_who_could_not_take_part_is_a_row_with_the_reason() -> None:

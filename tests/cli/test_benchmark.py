@@ -135,6 +135,36 @@ def test_records_of_earlier_runs_stay_in_the_summary(
         assert {*told} == {*METHODS, "alpha_bn_oracle", "lame"}
 
 
+def test_a_narrower_run_tells_all_that_was_recorded_in_the_same_settings(
+    done: Any, command: Command, tmp_path: Path
+) -> None:
+    (there, words), out = done, tmp_path / "out"
+    shutil.copytree(there, out)
+    before = untimed(out)
+    narrower = ("benchmark", out, *words[2:-2], "a")
+    ended = command(*narrower)
+    assert ended.status == 0, ended.err
+    assert untimed(out) == before
+    assert "main: told as well, as recorded before, are cells of other targets, " in ended.err
+    seeds = command(*narrower, "--seeds", "1", "--trainings", "source", "--methods", "source")
+    assert "or seeds: 6\n" in seeds.err
+    told = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
+    assert told["source"]["3"]["targets"].keys() == {"a", "c"}
+    assert told["source"]["3"]["seeds"] == 2
+
+
+def test_records_of_other_settings_are_not_told_with_those_asked_for(
+    done: Any, command: Command, tmp_path: Path
+) -> None:
+    (there, words), out = done, tmp_path / "out"
+    shutil.copytree(there, out)
+    narrower = ("benchmark", out, *words[2:-2], "a", "--only-tell")
+    assert command(*narrower, "--steps", "3").status == 0  # another φ on the same source models
+    told = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
+    assert {*told} == {*METHODS, "alpha_bn_oracle"} - {"generalizeformer", "generalizeformer_paper"}
+    assert command(*narrower, "--limit", "4").out == "main: no records yet\n"
+
+
 @pytest.mark.parametrize(
     ("suite", "words", "lines"),
     [

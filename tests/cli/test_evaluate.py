@@ -1,5 +1,6 @@
 """What `evaluate` measures, who takes part, and how those who cannot are told."""
 
+import html
 import io
 import json
 import shutil
@@ -54,6 +55,7 @@ def test_who_cannot_serve_a_batch_size_is_a_row_that_says_why(
     assert "single, batches of 1" in row
     (refused,) = json.loads((tmp_path / "refused.json").read_text())
     assert (refused["method"], refused["setting"]) == ("tent_bn", "single, batches of 1")
+    assert refused["why"] in html.unescape((tmp_path / "page.html").read_text("utf-8"))
 
 
 def test_where_nobody_can_take_part_the_reason_is_the_error(

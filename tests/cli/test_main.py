@@ -113,6 +113,25 @@ def test_what_the_system_refuses_is_one_line(
     assert len(ended.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("train", "stopped; run the same command again to go on\n"),
+        ("benchmark", "stopped; run the same command again to go on\n"),
+        ("evaluate", "stopped; nothing was kept: the same command begins anew\n"),
+        ("predict", "stopped; nothing was kept: the same command begins anew\n"),
+    ],
+)
+def test_who_stops_a_command_is_told_what_it_has_left(
+    verb: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "VERBS", dict.fromkeys(cli.VERBS, stopped))
+    assert command(verb) == (130, "", words)
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     program = "from generalizeformer.cli.main import main; main(['train', '--help'])"
     child = subprocess.Popen(

@@ -6,7 +6,7 @@ from typing import Any
 
 from generalizeformer.benchmark import figures
 from generalizeformer.benchmark.intervals import Interval, interval, standard_error
-from generalizeformer.benchmark.pages import ABOUT_SOURCES
+from generalizeformer.benchmark.pages import ABOUT_SOURCES, ABOUT_TARGETS
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import summary as of_targets
@@ -58,7 +58,7 @@ def sections(records: Sequence[Record]) -> list[Section]:
         picture = figures.interval_lines(found) if found else None
         parts.append(Section(f"Batches of {size}", ABOUT, _table(mine, ""), picture))
         told = target_table(mine, size, "")
-        parts.append(Section(f"Every target, batches of {size}", "Percent.", told))
+        parts.append(Section(f"Every target, batches of {size}", ABOUT_TARGETS, told))
     return [
         *parts,
         Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
+from generalizeformer import atomic
 from generalizeformer.config import from_dict
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.streams import Stream
@@ -22,6 +23,9 @@ SOURCE = "source"
 """The training that makes the source model and no φ: what all methods but ours are compared on."""
 # What a source model depends on in a recipe: another φ leaves it, and the records made with it, as they are.
 LEARNED = ("erm", "validation", "division", "seed")
+# What cells whose records are told together may differ in, beside what only adds to them.
+PLACES = ("target", "targets", "sources", "seed")
+ROOM = "-" * 40  # what follows in a file's name: a training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +61,22 @@ class Cell:
     @property
     def name(self) -> str:
         """A few words that are a file name and differ between the cells of a suite."""
-        return f"{'+'.join(map(_quoted, self.targets or (self.target,)))}-{self._taught}"
+        met = "+".join(map(_quoted, self.targets or (self.target,)))
+        return f"{_short(f'{met}-{self._taught}')}-{self.training}"
 
     @property
     def model_name(self) -> str:
         """The same with a digest of all that the trained model depends on; cells of one model share it."""
         if not self.sources:
             return f"{self.name}-{self._digest(EVALUATION)[:12]}"
-        return f"{self._taught}-{self._digest((*EVALUATION, 'target'))[:12]}"
+        return (
+            f"{_short(self._taught)}-{self.training}-{self._digest((*EVALUATION, 'target'))[:12]}"
+        )
+
+    @property
+    def domains(self) -> set[str]:
+        """Those that it names."""
+        return {*(self.targets or (self.target,)), *self.sources}
 
     @property
     def source_model(self) -> "Cell":
@@ -74,7 +86,7 @@ class Cell:
     @property
     def _taught(self) -> str:
         sources = "+".join(map(_quoted, self.sources))
-        return f"{f'from-{sources}-' if sources else ''}seed-{self.seed}-{self.training}"
+        return f"{f'from-{sources}-' if sources else ''}seed-{self.seed}"
 
     def key(self) -> str:
         """What is the same on every machine, and another when anything in the cell is."""
@@ -83,6 +95,11 @@ class Cell:
     def basis(self) -> str:
         """The same for cells whose records can be put together."""
         return self._digest(ADDITIONS)
+
+    def kind(self) -> str:
+        """The same for cells that differ in nothing but what is learned from, what is met, and the seed."""
+        seedless = replace(self, recipe=self.recipe | {"seed": 0})
+        return seedless._digest((*ADDITIONS, *PLACES))
 
     def streams(self) -> list[Stream]:
         """The target in every batch size: by itself, or each of several alone, then all mixed, then in turn."""
@@ -126,6 +143,11 @@ class Cell:
         named = recipe["model"]["selection"]["classifier"]
         told = {} if named is None else {"classifier": named}
         return {name: recipe[name] for name in LEARNED} | told
+
+
+def _short(words: str) -> str:
+    """As they are, or their beginning and a digest where no file name could be as long."""
+    return atomic.file_name(f"{words}{ROOM}").removesuffix(ROOM)
 
 
 def _quoted(name: str) -> str:

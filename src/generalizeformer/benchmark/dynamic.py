@@ -6,7 +6,7 @@ from typing import Any
 
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
-from generalizeformer.benchmark.tables import Table, by_seed, method_names, table
+from generalizeformer.benchmark.tables import FEWER, Table, by_seed, method_names, table
 from generalizeformer.benchmark.ways import ALONE, by_way, summarised, told, way, ways_sections
 
 LOOKS = (
@@ -21,7 +21,7 @@ LOOKS = (
 )
 """Two turns, three casts of colour and contrast, three corruptions."""
 
-ABOUT_LOOKS = "Percent, every look in a stream of its own, mean over the targets."
+ABOUT_LOOKS = "Percent, every look in a stream of its own, mean over the targets. " + FEWER
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:

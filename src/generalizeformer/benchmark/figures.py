@@ -1,7 +1,8 @@
 """Pictures as inline SVG, so that a report is one file that needs nothing else."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from generalizeformer.core.change import Change
 from generalizeformer.errors import UserError
 
 COLOURS = ("#8d99ae", "#e9a23b", "#c8553d", "#588157", "#2b59c3", "#6d597a", "#00798c")
+SAME = "The same as a picture"
+"""Heads the section with the bars of a page."""
 ACROSS = 4  # panels beside each other
 
 
@@ -31,12 +34,16 @@ def check_plots() -> None:
         raise UserError("plots need matplotlib; pip install 'generalizeformer[report]'") from None
 
 
-def accuracy_bars(records: Sequence[Record]) -> str:
+def accuracy_bars(
+    records: Sequence[Record], words: Callable[[Record], str] = attrgetter("setting")
+) -> str:
     """Mean accuracy, a panel for every setting, seeds as dots, the best on top; dotted: the source's.
 
     The best in the setting that most methods met. Of methods that met all streams of a setting, as in the tables.
+    `words`: what a panel calls its setting, as told by any record of it.
     """
     named, settings = _names(records)
+    titles = {record.setting: words(record) for record in records}
     found = {(m, s): seed_means(records, m, s) for m in named for s in settings}
     told = [m for m in named if any(found[m, s] for s in settings)]
     ranked = sorted(settings, key=lambda s: -sum(bool(found[m, s]) for m in told))
@@ -49,7 +56,7 @@ def accuracy_bars(records: Sequence[Record]) -> str:
         axes.set_visible(False)
     for axes, setting in zip(panels, settings, strict=False):
         _bars(axes, {m: found[m, setting] for m in methods})
-        axes.set_title(setting, fontsize=9)
+        axes.set_title(titles[setting], fontsize=9)
         axes.tick_params(labelbottom=True)
     lowest = min((value for values in found.values() for value in values), default=0.0)
     panels[0].set_xlim(left=max(0, lowest - 8))

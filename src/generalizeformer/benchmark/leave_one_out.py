@@ -39,21 +39,18 @@ def finish(
 
     `again`: methods whose records of other commits do not count, and are replaced one by one.
     """
-    started, stored = time.monotonic(), store.read(folder, cell)
-    done = stored.done(commit, again)
+    since, done = time.monotonic(), store.read(folder, cell).done(commit, again)
     missing = [task for task in tasks(cell) if task.key not in done]
     if missing:
         bench = _bench(cell, domains, folder, fabric, report)
         source = fingerprint(bench.model.backbone.state_dict())
         for other in store.beside(folder, cell):
             _check_same(source, other, folder)
-        kept = stored.refusals if commit is not None and commit == stored.commit else ()
-        before = replace(stored, refusals=kept, commit=commit)
         for number, task in enumerate(missing, start=1):
             answer = _marked(bench.answer(task), fabric.device, commit, source, cell)
-            before = before.plus(answer)
-            spent = stored.seconds + time.monotonic() - started
-            store.write(folder, replace(before, seconds=spent))
+            now = time.monotonic()
+            store.add(folder, cell, answer, now - since, commit)
+            since = now
             _let_go(fabric)
             if report is not None:
                 report("comparing", number, len(missing), {})

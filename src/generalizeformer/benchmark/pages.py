@@ -12,6 +12,7 @@ from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.benchmark.report import Section, write_page
 from generalizeformer.benchmark.summary import choices_table
 from generalizeformer.benchmark.tables import (
+    FEWER,
     accuracy_table,
     batch_sizes,
     gain_table,
@@ -39,7 +40,7 @@ ABOUT_CHANGE = (
 )
 ABOUT_TARGETS = (
     "Percent, mean ± spread over trainings. Last, of how many trainings the mean is: those in which the method met all "
-    "targets."
+    "targets. Cells of fewer trainings than others of their column are never marked as the best."
 )
 ABOUT_BENCHMARK = (
     "Each domain is left out once: models learn from the others and then meet it as a stream of images without "
@@ -51,30 +52,37 @@ ABOUT_CHOICES = (
     "was chosen."
 )
 ABOUT_EVALUATION = (
-    "Percent, mean over the targets. “single”: each target arrives by itself; “mixed”: all arrive in one stream. "
-    "Dots in the picture: trainings; dotted line: the source model."
+    "Percent, mean over the targets, of methods that could serve all of them. “single”: each target arrives by itself; "
+    "“mixed”: all arrive in one stream. Dots in the picture: trainings; dotted line: the source model."
 )
 ABOUT_MEASURES = (
-    "Mean over the streams. Times are of this machine and include batching: methods that keep no state answer many "
-    "batches at once. Forwards and backwards: images through a backbone."
+    "Mean over the streams, of methods that could serve all of them. Times are of this machine and include batching: "
+    "methods that keep no state answer many batches at once. Forwards and backwards: images through a backbone."
 )
 ABOUT_SOURCES = (
     "Accuracy on the source domains' validation images once the target stream is over, percent: what a method has "
-    "forgotten. The source model's own row is that before the stream."
+    "forgotten. The source model's own row is that before the stream. " + FEWER
 )
+ABOUT_GAIN = f"Percentage points. {FEWER}"
 
 
-def evaluation_page(path: Path, title: str, records: Sequence[Record], model: str = "") -> None:
+def evaluation_page(
+    path: Path,
+    title: str,
+    records: Sequence[Record],
+    model: str = "",
+    refused: Sequence[Refusal] = (),
+) -> None:
     """Accuracy of every method in every setting, as a table and as bars; then each target, and all that was measured.
 
-    `model`: what is known of the source model.
+    `model`: what is known of the source model. `refused`: who could not take part.
     """
     settings = dict.fromkeys(record.setting for record in records)
     told = {setting: [r for r in records if r.setting == setting] for setting in settings}
     several = {s: mine for s, mine in told.items() if len({r.targets for r in mine}) > 1}
     sections = [
         Section("Accuracy", ABOUT_EVALUATION, accuracy_table(records, title)),
-        Section("The same as a picture", picture=figures.accuracy_bars(records)),
+        Section(figures.SAME, picture=figures.accuracy_bars(records)),
         *(
             Section(f"Every target: {s}", table=target_table(mine, mine[0].batch_size, ""))
             for s, mine in several.items()
@@ -83,6 +91,7 @@ def evaluation_page(path: Path, title: str, records: Sequence[Record], model: st
             Section(f"All measures: {setting}", ABOUT_MEASURES, measures_table(mine, ""))
             for setting, mine in told.items()
         ),
+        *refusal_sections(refused),
     ]
     introduction = " ".join(filter(None, (model, _arrived(records))))
     write_page(path, title, introduction, sections, _settings(records))
@@ -113,7 +122,8 @@ def benchmark_page(
     parts = benchmark_sections(records) if sections is None else sections
     seeds = len({record.run_seed for record in records})
     write_page(path, title, about, parts, f"{_oracles(records)} Trainings: {seeds}.")
-    atomic.write_text(path.with_name(PICTURE), figures.accuracy_bars(records))
+    drawn = next((part.picture for part in parts if part.title == figures.SAME), None)
+    atomic.write_text(path.with_name(PICTURE), drawn or figures.accuracy_bars(records))
 
 
 def benchmark_sections(records: Sequence[Record]) -> list[Section]:
@@ -128,8 +138,8 @@ def benchmark_sections(records: Sequence[Record]) -> list[Section]:
     ]
     return [
         *targets,
-        Section("The same as a picture", picture=figures.accuracy_bars(records)),
-        Section("Gain over the source model", "Percentage points.", gain_table(records, "")),
+        Section(figures.SAME, picture=figures.accuracy_bars(records)),
+        Section("Gain over the source model", ABOUT_GAIN, gain_table(records, "")),
         Section("Accuracy by batch size", picture=figures.batch_lines(records)),
         Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),
         Section("Settings", ABOUT_CHOICES, choices_table(records, "")),
@@ -169,7 +179,7 @@ def demo_page(
             "The task", "Sources on top, unseen targets below.", picture=figures.image_rows(images)
         ),
         Section("Accuracy on the unseen rotations", ABOUT_TABLE, accuracy_table(records, "")),
-        Section("The same as a picture", picture=figures.accuracy_bars(records)),
+        Section(figures.SAME, picture=figures.accuracy_bars(records)),
         Section(
             "Accuracy by angle",
             "Grey: the plain network on unseen digits at the angles it learned.",
@@ -181,11 +191,20 @@ def demo_page(
 
 
 def _settings(records: Sequence[Record]) -> str:
-    """Which settings the methods ran with, and over how many trainings."""
-    used = {record.method: record.settings for record in records}
+    """Which settings the methods ran with, where it matters in which batches, and over how many trainings."""
+    used: dict[str, dict[str, list[int]]] = {}
+    for record in records:
+        settings = ", ".join(f"{k}={v}" for k, v in record.settings.items()) or "none"
+        sizes = used.setdefault(record.method, {}).setdefault(settings, [])
+        sizes += [] if record.batch_size in sizes else [record.batch_size]
     words = [
-        f"{method} ({', '.join(f'{key}={value}' for key, value in settings.items()) or 'none'})"
-        for method, settings in used.items()
+        f"{method}{_in_batches(sizes) if len(found) > 1 else ''} ({settings})"
+        for method, found in used.items()
+        for settings, sizes in found.items()
     ]
     seeds = len({record.run_seed for record in records})
     return f"Settings: {'; '.join(words)}. Trainings: {seeds}."
+
+
+def _in_batches(sizes: Sequence[int]) -> str:
+    return f" in batches of {', '.join(map(str, sorted(sizes)))}"

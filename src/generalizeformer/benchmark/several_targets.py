@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from generalizeformer.benchmark.pages import ABOUT_CHOICES, ABOUT_SOURCES
+from generalizeformer.benchmark.pages import ABOUT_CHOICES, ABOUT_SOURCES, ABOUT_TARGETS
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import choices_table
 from generalizeformer.benchmark.tables import sources_table, target_table
 from generalizeformer.benchmark.ways import ALONE, by_way, summarised, told, way, ways_sections
 
-ABOUT_EACH = "Percent, every target in a stream of its own."
+ABOUT_EACH = f"Every target in a stream of its own. {ABOUT_TARGETS}"
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:

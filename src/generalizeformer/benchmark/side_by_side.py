@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.leave_one_out import finish
 from generalizeformer.benchmark.time_limit import TimeLimit
 from generalizeformer.data.domains import DomainDataset
+from generalizeformer.errors import UserError
 
 # How often a cell that finds no memory tries in all, and how many seconds it waits in between.
 TRIES, PATIENCE = 30, 10
@@ -54,6 +56,11 @@ def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) 
                     future.result()
                     done += 1
                     tell(at_work.pop(future), done)
+        except BrokenProcessPool:
+            raise UserError(
+                f"jobs: got {jobs}, and one of the processes was killed, probably for lack of memory; give fewer "
+                "--jobs and run the same command again: it goes on from what is stored"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -62,7 +69,7 @@ def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) 
 def _next(waiting: Sequence[Cell], at_work: Collection[Cell]) -> Cell | None:
     """The first cell whose source model nobody is at; else the first whose file nobody writes, None where all are.
 
-    Parts of a plan may add to the same file, and two that write it at once would lose records.
+    Parts of a plan may add to the same file: two at once would make records twice.
     """
     models = {cell.source_model.model_name for cell in at_work}
     files = {(cell.name, cell.basis()) for cell in at_work}
@@ -82,9 +89,17 @@ class _Here:
 def _begin(place: Place, jobs: int) -> None:
     if place.accelerator == "cpu":  # a GPU's host has no room for all that many processes keep
         memory.keep()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    if not os.environ.get("OMP_NUM_THREADS"):  # which PyTorch follows by itself
+        torch.set_num_threads(max(1, _cores() // jobs))
     _Here.place, _Here.domains = place, place.load()
     _Here.fabric = Fabric(accelerator=place.accelerator, devices=1, precision=place.precision)  # type: ignore[arg-type]
+
+
+def _cores() -> int:
+    """Those that this process may use: a machine may lend it a few of many."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _finish(cell: Cell) -> None:

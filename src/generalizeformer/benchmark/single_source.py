@@ -5,12 +5,13 @@ from statistics import mean
 from typing import Any
 
 from generalizeformer.benchmark import figures
-from generalizeformer.benchmark.pages import ABOUT_CHOICES, ABOUT_SOURCES
+from generalizeformer.benchmark.pages import ABOUT_CHOICES, ABOUT_GAIN, ABOUT_SOURCES, ABOUT_TARGETS
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import choices_table
 from generalizeformer.benchmark.summary import summary as of_targets
 from generalizeformer.benchmark.tables import (
+    FEWER,
     Table,
     batch_sizes,
     by_seed,
@@ -21,6 +22,8 @@ from generalizeformer.benchmark.tables import (
     target_table,
     whole,
 )
+
+ABOUT = f"Percent, mean ± spread over trainings. {FEWER}"
 
 
 def by_source(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -60,11 +63,15 @@ def sections(records: Sequence[Record]) -> list[Section]:
     """The tables, gains, forgetting, the settings chosen, and a picture."""
     return [
         *(
-            Section(told.title.capitalize(), "Percent, mean ± spread over trainings.", told)
+            Section(
+                told.title.capitalize(),
+                ABOUT_TARGETS if "trainings" in told.columns else ABOUT,
+                told,
+            )
             for told in tables(records, "accuracy")
         ),
-        Section("The same as a picture", picture=figures.accuracy_bars(records)),
-        Section("Gain over the source model", "Percentage points.", gain_table(records, "")),
+        Section(figures.SAME, picture=figures.accuracy_bars(records)),
+        Section("Gain over the source model", ABOUT_GAIN, gain_table(records, "")),
         Section("On the source, afterwards", ABOUT_SOURCES, sources_table(records, "")),
         Section("Settings", ABOUT_CHOICES, choices_table(records, "")),
     ]

@@ -51,12 +51,13 @@ class Stored:
         return tuple(sorted(self.records, key=place))
 
     def plus(self, answer: Record | Refusal) -> "Stored":
-        """With this answer, in the place of an older record of the same method on the same stream."""
+        """With this answer, in the place of an older one of the same method on the same stream."""
         key = (answer.method, answer.stream)
-        others = tuple(r for r in self.records if (r.method, r.stream) != key)
+        records = tuple(r for r in self.records if (r.method, r.stream) != key)
+        refusals = tuple(r for r in self.refusals if (r.method, r.stream) != key)
         if isinstance(answer, Record):
-            return replace(self, records=(*others, answer))
-        return replace(self, records=others, refusals=(*self.refusals, answer))
+            return replace(self, records=(*records, answer), refusals=refusals)
+        return replace(self, records=records, refusals=(*refusals, answer))
 
 
 def suite_folder(folder: Path, suite: str) -> Path:
@@ -75,6 +76,26 @@ def beside(folder: Path, cell: Cell) -> list[Stored]:
     names = f"{source.name.removesuffix(source.training)}*.json"
     found = (_stored(path) for path in sorted(place(folder, cell).parent.glob(names)))
     return [s for s in found if s is not None and s.cell.source_model.basis() == source.basis()]
+
+
+def alike(folder: Path, cells: Sequence[Cell], domains: Collection[str]) -> list[Cell]:
+    """What else of these domains is stored in the suites of these cells, and is told together with them."""
+    kinds, known = {cell.kind() for cell in cells}, {place(folder, cell) for cell in cells}
+    places = dict.fromkeys(path.parent for path in known)
+    paths = [path for parent in places for path in sorted(parent.glob("*.json"))]
+    found = [s.cell for s in map(_stored, paths) if s is not None and s.cell.kind() in kinds]
+    return [c for c in found if c.domains <= {*domains} and place(folder, c) not in known]
+
+
+def add(
+    folder: Path, cell: Cell, answer: Record | Refusal, seconds: float, commit: str | None
+) -> None:
+    """Adds an answer, and the time that it took, to what is there by now: other processes add to the same file."""
+    with atomic.alone(folder / "models" / cell.model_name / "records"):  # no lock among results
+        there = read(folder, cell)
+        kept = there.refusals if commit == there.commit else ()  # what other code was refused
+        there = replace(there, refusals=kept, commit=commit)
+        write(folder, replace(there.plus(answer), seconds=there.seconds + seconds))
 
 
 def write(folder: Path, stored: Stored) -> None:

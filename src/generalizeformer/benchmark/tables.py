@@ -8,6 +8,8 @@ from typing import Any, Literal
 from generalizeformer.benchmark.records import ORACLE, Record, Refusal
 
 TIME = "ms / image"
+FEWER = "“(1 of 3)”: of one training only, where others are of three; such a cell is never marked as the best."
+"""What a page says above a table whose cells are `written`."""
 Values = Mapping[tuple[str, str], list[float]]
 """By method and column, one number for each training seed."""
 
@@ -73,7 +75,7 @@ def target_table(records: Sequence[Record], batch_size: int, title: str) -> Tabl
             here = [r for r in own if r.targets == (target,)]
             values[method, target] = by_seed(here, lambda r: r.accuracy)
         values[method, "mean"] = by_seed(whole(mine, method), lambda r: r.accuracy)
-    plain = table(title, methods, [*targets, "mean"], values)
+    plain = table(title, methods, [*targets, "mean"], values, counted=False)
     times = [f"{milliseconds([r for r in mine if r.method == m]):.2f}" for m in methods]
     counts = [str(len(values[method, "mean"])) for method in methods]
     rows = tuple((*row, *more) for row, *more in zip(plain.rows, times, counts, strict=True))
@@ -111,14 +113,13 @@ def measures_table(records: Sequence[Record], title: str) -> Table:
     """Methods down, all that was measured across; mean over streams, then mean ± spread over training seeds."""
     methods = method_names(records)
     values = {
-        (m, column.head): by_seed([r for r in records if r.method == m], column.value)
+        (m, column.head): by_seed(whole(records, m), column.value)
         for m in methods
         for column in MEASURES
     }
     measured = [c for c in MEASURES if any(values[m, c.head] for m in methods)]
-    rows = tuple(
-        (m, *(percent(values[m, c.head], digits=c.digits) for c in measured)) for m in methods
-    )
+    cells = [written([values[m, c.head] for m in methods], digits=c.digits) for c in measured]
+    rows = tuple(zip(methods, *cells, strict=True))
     best = tuple(
         (row, number)
         for number, column in enumerate(measured, start=1)
@@ -204,10 +205,23 @@ def by_seed(records: Sequence[Record], value: Callable[[Record], float | None]) 
 
 
 def table(
-    title: str, methods: list[str], heads: list[str], values: Values, signed: bool = False
+    title: str,
+    methods: list[str],
+    heads: list[str],
+    values: Values,
+    signed: bool = False,
+    counted: bool = True,
 ) -> Table:
-    """The best of a column is marked; an oracle is never the best, as labels picked it."""
-    rows = tuple((m, *(percent(values[m, head], signed) for head in heads)) for m in methods)
+    """The best of a column is marked; an oracle is never the best, as labels picked it.
+
+    `counted`: cells say where they are of fewer trainings than others of their column.
+    """
+    columns = [[values[method, head] for method in methods] for head in heads]
+    cells = [
+        written(column, signed) if counted else [percent(v, signed) for v in column]
+        for column in columns
+    ]
+    rows = tuple(zip(methods, *cells, strict=True))
     honest = [row for row, method in enumerate(methods) if not method.endswith(ORACLE)]
     best = tuple(
         (row, column)
@@ -232,9 +246,21 @@ def _best(methods: Sequence[str], column: Measure, values: Values) -> list[int]:
 
 
 def _highest(values: Mapping[int, list[float]]) -> list[int]:
-    """The rows with the highest mean, as printed: two that read the same are equally good."""
-    printed = {row: round(mean(v), 1) for row, v in values.items() if v}
+    """The rows with the highest mean, as printed: two that read the same are equally good.
+
+    Of those with the most trainings: means over fewer are of other models.
+    """
+    most = max(map(len, values.values()), default=0)
+    printed = {row: round(mean(v), 1) for row, v in values.items() if v and len(v) == most}
     return [row for row, value in printed.items() if value == max(printed.values())]
+
+
+def written(column: Sequence[list[float]], signed: bool = False, digits: int = 1) -> list[str]:
+    """The cells of a column; those of fewer trainings than others say so."""
+    most = max(map(len, column), default=0)
+    counts = [f" ({len(v)} of {most})" if 0 < len(v) < most else "" for v in column]
+    cells = [percent(values, signed, digits) for values in column]
+    return [f"{cell}{count}" for cell, count in zip(cells, counts, strict=True)]
 
 
 def percent(values: list[float], signed: bool = False, digits: int = 1) -> str:

@@ -8,13 +8,14 @@ from generalizeformer.benchmark import figures
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.tables import (
+    FEWER,
     Table,
     batch_sizes,
     by_seed,
     method_names,
-    percent,
     table,
     whole,
+    written,
 )
 from generalizeformer.data.streams import PLAIN
 
@@ -22,7 +23,8 @@ ALONE, TOGETHER = "alone", ("mixed", "changing")
 ABOUT = (
     "Percent, mean ± spread over trainings. alone: mean over the {0}s, each in a stream of its own; mixed: every batch "
     "holds images of several {0}s; changing: one {0} after another in one stream, with no sign of the change. The "
-    "images and their pixels are the same three times. The last columns are what is lost against alone, in points."
+    "images and their pixels are the same three times. The last columns are what is lost against alone, in points. "
+    + FEWER
 )
 
 
@@ -52,14 +54,11 @@ def ways_table(records: Sequence[Record], title: str) -> Table:
     }
     plain = table(title, methods, [ALONE, *TOGETHER], values)
     lost = [
-        [
-            percent(_less(values[method, ALONE], values[method, name]), signed=True)
-            for name in TOGETHER
-        ]
-        for method in methods
+        written([_less(values[m, ALONE], values[m, name]) for m in methods], signed=True)
+        for name in TOGETHER
     ]
     heads = (*plain.columns, *(f"{ALONE} − {name}" for name in TOGETHER))
-    rows = tuple((*row, *losses) for row, losses in zip(plain.rows, lost, strict=True))
+    rows = tuple((*row, *losses) for row, *losses in zip(plain.rows, *lost, strict=True))
     return Table(title, heads, rows, plain.best)
 
 
@@ -71,7 +70,12 @@ def ways_sections(
     for size in batch_sizes(records):
         mine, heading = [r for r in records if r.batch_size == size], f"Batches of {size}"
         parts += [Section(heading, ABOUT.format(thing), ways_table(mine, "")), each(mine)]
-    return [*parts, Section("The same as a picture", picture=figures.accuracy_bars(records))]
+    return [*parts, Section(figures.SAME, picture=figures.accuracy_bars(records, _words))]
+
+
+def _words(record: Record) -> str:
+    """A panel's title, in the words of the tables."""
+    return f"{way(record)}, batches of {record.batch_size}"
 
 
 def by_way(records: Sequence[Record]) -> dict[str, float]:

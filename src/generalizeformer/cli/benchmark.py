@@ -40,6 +40,8 @@ def benchmark(
 ) -> None:
     """Leave every domain out once: train on the others, compare all methods on it. Run again, it goes on.
 
+    What was recorded before in the same settings is told as well, also of targets, sources and seeds not asked for.
+
     Args:
         out: Folder for the finished cells, summary.json and page.html, with models and backbones below it, which all
             suites share. Suites other than main have a folder of their name in it for the rest.
@@ -81,7 +83,8 @@ def record(
     whole = {name: replace(part, methods=(), trainings=None) for name, part in parts.items()}
     every = [c for name, part in whole.items() for c in _planned(name, part, domains, divided)]
     for suite in dict.fromkeys(cell.suite for cell in cells):
-        _tell(out, suite, choice.data, _files(cell for cell in every if cell.suite == suite))
+        asked = _files(cell for cell in every if cell.suite == suite)
+        _tell(out, suite, choice.data, [*asked, *_others(out, asked, domains)])
 
 
 def _planned(name: str, part: Part, domains: "DomainDataset", divided: str | None) -> "list[Cell]":
@@ -92,6 +95,17 @@ def _planned(name: str, part: Part, domains: "DomainDataset", divided: str | Non
 def _files(cells: "Iterable[Cell]") -> "list[Cell]":
     """One cell for every file of records: parts that only add methods or batch sizes share theirs."""
     return list({(cell.name, cell.basis()): cell for cell in cells}.values())
+
+
+def _others(out: Path, asked: "Sequence[Cell]", domains: "DomainDataset") -> "list[Cell]":
+    """Cells of one suite that are stored beside those asked for, with a word on how many."""
+    from generalizeformer.benchmark.store import alike
+
+    found = alike(out, asked, domains.names)
+    if found:
+        words = "told as well, as recorded before, are cells of other targets, sources or seeds"
+        aside.print(f"{asked[0].suite}: {words}: {len(found)}", soft_wrap=True)
+    return found
 
 
 def _finish(

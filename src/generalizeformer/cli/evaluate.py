@@ -91,7 +91,8 @@ def evaluate(
     store(folder / "streams", arrivals, domains)
     _tell(records, refused, ", ".join(dict.fromkeys(words)))
     console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
-    _page(folder / "page.html", f"Evaluation of {run.resolve().name}", records, model.card)
+    title = f"Evaluation of {run.resolve().name}"
+    _page(folder / "page.html", title, records, refused, model.card)
 
 
 def _chosen(
@@ -130,14 +131,20 @@ def _tell(records: "Sequence[Record]", refused: "Sequence[Refusal]", targets: st
         show_words(refusal_table(refused, "Could not take part"))
 
 
-def _page(path: Path, title: str, records: "Sequence[Record]", card: "Card") -> None:
+def _page(
+    path: Path,
+    title: str,
+    records: "Sequence[Record]",
+    refused: "Sequence[Refusal]",
+    card: "Card",
+) -> None:
     """The page as a file. The answer is there without its pictures."""
     from generalizeformer.benchmark.pages import evaluation_page
 
     learned = f", which learned from {', '.join(card.sources)}" if card.sources else ""
     model = f"Model: {card.architecture or card.backbone}{learned}."
     try:
-        evaluation_page(path, title, records, model)
+        evaluation_page(path, title, records, model, refused)
         console.print(f"page: {path}", soft_wrap=True)
     except UserError as error:
         console.print(f"no page: {error}", soft_wrap=True)

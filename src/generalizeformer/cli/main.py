@@ -29,6 +29,8 @@ VERBS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "data": data.data,
 }
+AT_THE_END = ("evaluate", "predict")
+"""Verbs that write what they have found once they have found all of it."""
 DESCRIPTION = "Keeps an image classifier accurate when the data shifts: parameters are generated for every batch."
 
 
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped; run the same command again to go on", file=sys.stderr)
+        print(f"stopped; {_left(arguments)}", file=sys.stderr)
         sys.exit(130)
 
 
@@ -59,6 +61,13 @@ def _run(words: list[str]) -> None:
         verbs, prog, description = data.VERBS, f"{prog} data", data.data.__doc__ or ""
         words = words[1:] or ["--help"]
     tyro.extras.subcommand_cli_from_dict(verbs, prog=prog, description=description, args=words)
+
+
+def _left(words: list[str]) -> str:
+    """What a verb that was stopped has left behind."""
+    if words[:1] and words[0] in AT_THE_END:
+        return "nothing was kept: the same command begins anew"
+    return "run the same command again to go on"
 
 
 def _one_line(error: Exception) -> str:
