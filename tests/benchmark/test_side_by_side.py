@@ -1,7 +1,12 @@
 """Which cell comes next, and what a process does with one for which there is no memory just now."""
 
+import fcntl
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,3 +146,56 @@ def test_a_process_that_is_killed_is_one_clear_line(tmp_path: Path) -> None:
     place = side_by_side.Place(killed, "cpu", "32-true", tmp_path)
     with pytest.raises(UserError, match=r"one of the processes was killed, .*; give fewer --jobs"):
         side_by_side.finish_together(cells(), place, 3, lambda *_: None)
+
+
+WORKING = """
+import fcntl, time
+from pathlib import Path
+from generalizeformer.benchmark import side_by_side
+from tests.benchmark.lab import cells
+
+def busy():
+    held = open({held!r}, "w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    Path({begun!r}).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    place = side_by_side.Place(busy, "cpu", "32-true", Path("."))
+    side_by_side.finish_together(cells(), place, 2, print)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_processes_end_with_the_one_that_began_them(tmp_path: Path, how: signal.Signals) -> None:
+    script, held, begun = (tmp_path / name for name in ("working.py", "held", "begun"))
+    script.write_text(WORKING.format(held=str(held), begun=str(begun)))
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": paths},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # the signal reaches the parent alone
+    )
+    wait_until(begun.exists)
+    parent.send_signal(how)
+    parent.wait(60)
+    wait_until(lambda: is_free(held))
+
+
+def is_free(path: Path) -> bool:
+    """Whether the process that locked it is gone."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Fails where it does not become true within two minutes."""
+    since = time.monotonic()
+    while not true():
+        assert time.monotonic() < since + 120
+        time.sleep(0.1)

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import torch
 from lightning_fabric import Fabric
@@ -61,6 +62,12 @@ def finish_together(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) 
                 f"jobs: got {jobs}, and one of the processes was killed, probably for lack of memory; give fewer "
                 "--jobs and run the same command again: it goes on from what is stored"
             ) from None
+        except (
+            KeyboardInterrupt
+        ):  # from a terminal it reaches all processes, from elsewhere this one
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -87,12 +94,24 @@ class _Here:
 
 
 def _begin(place: Place, jobs: int) -> None:
+    Thread(target=_leave_with_parent, daemon=True).start()
     if place.accelerator == "cpu":  # a GPU's host has no room for all that many processes keep
         memory.keep()
     if not os.environ.get("OMP_NUM_THREADS"):  # which PyTorch follows by itself
         torch.set_num_threads(max(1, _cores() // jobs))
     _Here.place, _Here.domains = place, place.load()
     _Here.fabric = Fabric(accelerator=place.accelerator, devices=1, precision=place.precision)  # type: ignore[arg-type]
+
+
+def _leave_with_parent() -> None:
+    """Ends this process when the one that began it is gone, however it went: nobody would stop it any more.
+
+    What is stored appears whole or not at all, so it may end at any moment.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _cores() -> int:
