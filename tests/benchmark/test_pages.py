@@ -174,6 +174,12 @@ def test_methods_are_ranked_where_most_of_them_are() -> None:
     assert places == sorted(places)
 
 
+def test_bars_of_fewer_trainings_are_pale() -> None:
+    two = [record(method=m, run_seed=n) for m in ("source", "tent") for n in range(2)]
+    assert "opacity: 0.4" not in accuracy_bars(two)
+    assert accuracy_bars(two[:-1]).count("opacity: 0.4") == 1
+
+
 @pytest.mark.parametrize("settings", [1, 5])
 def test_any_number_of_methods_and_settings_can_be_drawn(settings: int) -> None:
     names = [f"method {number}" for number in range(40)]

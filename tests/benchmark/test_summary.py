@@ -49,6 +49,7 @@ def test_the_summary_has_the_means_over_seeds_then_targets() -> None:
     source = summary(RECORDS)["methods"]["source"]
     assert source["20"] == {
         "mean": 52.5,
+        "gain": 0.0,
         "targets": {"a": 65.0, "b": 40.0},
         "sources_after": 87.5,
         "milliseconds": 10.0,
@@ -56,6 +57,7 @@ def test_the_summary_has_the_means_over_seeds_then_targets() -> None:
     }
     assert source["1"] == {
         "mean": 60.0,
+        "gain": 0.0,
         "targets": {"a": 60.0},
         "sources_after": None,
         "milliseconds": 10.0,
@@ -67,7 +69,7 @@ def test_only_seeds_with_all_targets_count() -> None:
     told = summary(RECORDS)["methods"]
     entry = told["alpha_bn"]["20"]
     assert entry["targets"] == {"a": 62.0, "b": 41.0}  # not seed 1, which lacks b
-    assert (entry["mean"], entry["seeds"]) == (51.5, 1)
+    assert (entry["mean"], entry["gain"], entry["seeds"]) == (51.5, 1.5, 1)  # of seed 0's source
     assert "alpha_bn_oracle" not in told  # no seed has both
 
 
@@ -97,8 +99,8 @@ def test_a_row_has_every_target_and_the_spread_over_seeds() -> None:
     assert table.columns == ("method", "a", "b", "mean", "ms / image", "trainings")
     assert table.rows[0] == ("source", "65.0 ± 7.1", "40.0 ± 0.0", "52.5 ± 3.5", "10.00", "2")
     assert table.rows[2] == ("alpha_bn_oracle", "99.0", "–", "–", "10.00", "0")
-    assert (1, 1) in table.best
-    assert (0, 1) not in table.best
+    assert table.rows[1] == ("alpha_bn", "62.0", "41.0", "51.5", "10.00", "1")
+    assert table.best == ((0, 1), (0, 2), (0, 3))  # not those of one training
 
 
 def test_a_gain_is_over_the_source_on_the_same_stream_and_training() -> None:

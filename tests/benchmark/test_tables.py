@@ -183,6 +183,21 @@ def test_where_the_trainings_are_counted_cells_do_not_repeat_it() -> None:
     assert table.best == ((1, 1), (1, 2))
 
 
+def test_the_cells_of_a_row_are_of_the_same_trainings() -> None:
+    """A mean that is not that of the targets beside it would be read as one."""
+    met = {"source": ("ab", "ab"), "tent": ("ab", "a"), "sar": ("a", "")}
+    met_by = [
+        record(method=method, targets=(target,), run_seed=seed, accuracy=50.0 + 30 * seed)
+        for method, seeds in met.items()
+        for seed, targets in enumerate(seeds)
+        for target in targets
+    ]
+    table = target_table(met_by, 20, "")
+    assert table.rows[0][1:4] == ("65.0 ± 21.2", "65.0 ± 21.2", "65.0 ± 21.2")
+    assert table.rows[1][1:4] == ("50.0", "50.0", "50.0")  # seed 1 lacks b
+    assert table.rows[2][1:4] == ("50.0", "–", "–")  # nowhere did it meet all
+
+
 def test_who_could_not_take_part_is_a_row_with_the_reason() -> None:
     refused = [
         Refusal(method="mine", targets=(t,), setting=s, why=why)

@@ -24,6 +24,7 @@ COLOURS = ("#8d99ae", "#e9a23b", "#c8553d", "#588157", "#2b59c3", "#6d597a", "#0
 SAME = "The same as a picture"
 """Heads the section with the bars of a page."""
 ACROSS = 4  # panels beside each other
+PALE = 0.4  # bars of fewer trainings than others: of other source models, so no match for them
 
 
 def check_plots() -> None:
@@ -68,9 +69,11 @@ def accuracy_bars(
 
 def _bars(axes: Any, values: Mapping[str, Sequence[float]]) -> None:
     """A bar for every method, its seeds as dots, and a line where the source model is."""
+    most = max(map(len, values.values()), default=0)
     for place, (method, seeds) in enumerate(values.items()):
-        hatch = "///" if method.endswith(ORACLE) else None
-        axes.barh(place, _mean(seeds), 0.75, color=_role(method), edgecolor="white", hatch=hatch)
+        look = {"hatch": "///" if method.endswith(ORACLE) else None, "edgecolor": "white"}
+        alpha = 1 if len(seeds) == most else PALE
+        axes.barh(place, _mean(seeds), 0.75, color=_role(method), alpha=alpha, **look)
         axes.scatter(seeds, [place] * len(seeds), s=6, color="black", zorder=3)
     if plain := values.get("source"):
         axes.axvline(_mean(plain), color="#444444", linewidth=0.8, linestyle=":")

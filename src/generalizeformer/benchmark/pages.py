@@ -39,8 +39,9 @@ ABOUT_CHANGE = (
     "at 45 degrees, which the network knows, would be ideal."
 )
 ABOUT_TARGETS = (
-    "Percent, mean ± spread over trainings. Last, of how many trainings the mean is: those in which the method met all "
-    "targets. Cells of fewer trainings than others of their column are never marked as the best."
+    "Percent, mean ± spread over the trainings in which the method met all targets; last, how many these are. Where it "
+    "is none, of the targets that it met. What is of fewer trainings than others is of other source models, and never "
+    "marked as the best: compare its gain over them, further below."
 )
 ABOUT_BENCHMARK = (
     "Each domain is left out once: models learn from the others and then meet it as a stream of images without "
@@ -62,6 +63,10 @@ ABOUT_MEASURES = (
 ABOUT_SOURCES = (
     "Accuracy on the source domains' validation images once the target stream is over, percent: what a method has "
     "forgotten. The source model's own row is that before the stream. " + FEWER
+)
+ABOUT_PICTURE = (
+    "Dots: trainings; dotted line: the source model; hatched: oracles; pale: methods of fewer trainings than others, so "
+    "of other source models."
 )
 ABOUT_GAIN = f"Percentage points. {FEWER}"
 
@@ -138,7 +143,7 @@ def benchmark_sections(records: Sequence[Record]) -> list[Section]:
     ]
     return [
         *targets,
-        Section(figures.SAME, picture=figures.accuracy_bars(records)),
+        Section(figures.SAME, ABOUT_PICTURE, picture=figures.accuracy_bars(records)),
         Section("Gain over the source model", ABOUT_GAIN, gain_table(records, "")),
         Section("Accuracy by batch size", picture=figures.batch_lines(records)),
         Section("On the sources, afterwards", ABOUT_SOURCES, sources_table(records, "")),

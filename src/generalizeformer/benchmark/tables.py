@@ -64,19 +64,20 @@ def accuracy_table(records: Sequence[Record], title: str) -> Table:
 def target_table(records: Sequence[Record], batch_size: int, title: str) -> Table:
     """Methods down, targets and their mean across, mean ± spread over training seeds, in one batch size; then the time.
 
-    Last, of how many trainings the mean is: those in which the method met all that the others met.
+    Of the trainings in which the method met all that the others met, so that a row's cells belong together; their
+    number stands last. Where there is none, of what it met.
     """
     mine = [r for r in records if r.batch_size == batch_size and len(r.targets) == 1]
     methods, targets = method_names(mine), list(dict.fromkeys(r.targets[0] for r in mine))
     values = {}
     for method in methods:
-        own = [r for r in mine if r.method == method]
+        met = whole(mine, method)
+        values[method, "mean"] = by_seed(met, lambda r: r.accuracy)
         for target in targets:
-            here = [r for r in own if r.targets == (target,)]
+            here = [r for r in met or of(mine, method) if r.targets == (target,)]
             values[method, target] = by_seed(here, lambda r: r.accuracy)
-        values[method, "mean"] = by_seed(whole(mine, method), lambda r: r.accuracy)
     plain = table(title, methods, [*targets, "mean"], values, counted=False)
-    times = [f"{milliseconds([r for r in mine if r.method == m]):.2f}" for m in methods]
+    times = [f"{milliseconds(of(mine, m)):.2f}" for m in methods]
     counts = [str(len(values[method, "mean"])) for method in methods]
     rows = tuple((*row, *more) for row, *more in zip(plain.rows, times, counts, strict=True))
     return Table(title, (*plain.columns, TIME, "trainings"), rows, plain.best)
@@ -137,6 +138,11 @@ def refusal_table(refusals: Sequence[Refusal], title: str) -> Table:
             settings.append(refused.setting)
     rows = tuple((method, "; ".join(where), why) for (method, why), where in found.items())
     return Table(title, ("method", "setting", "why"), rows, ())
+
+
+def of(records: Iterable[Record], method: str) -> list[Record]:
+    """Those of a method."""
+    return [record for record in records if record.method == method]
 
 
 def method_names(records: Iterable[Record]) -> list[str]:
@@ -279,7 +285,7 @@ def _circumstances(record: Record) -> tuple[str, int, tuple[str, ...]]:
 
 def _milliseconds(records: Sequence[Record], method: str) -> str:
     """Over all settings; nothing where it lacks one, as single images take longer than others."""
-    mine = [r for r in records if r.method == method]
+    mine = of(records, method)
     if {r.setting for r in mine} != {r.setting for r in records}:
         return "–"
     return f"{milliseconds(mine):.2f}"
