@@ -59,7 +59,8 @@ def test_answers_weights_and_shares_are_the_recorded_ones(
     trace, adapter = recorded("domainadaptor"), DomainAdaptor(toy, LEARNING[variant])
     for number, batch in enumerate(stream_of(variant)):
         assert_agree(adapter(batch, None), trace[f"{variant}/logits"][number])
-        layers = folded(adapter.adapted(batch))
+        adapter.adapt(network := adapter.copied(), batch)
+        layers = folded(network)
         shares = torch.stack([layers[norm].share for norm in NORMS])  # type: ignore[misc]
         assert_agree(shares, trace[f"{variant}/lambdas"][number])
         for norm in NORMS:
@@ -143,7 +144,8 @@ def test_equal_images_at_the_source_have_a_finite_share() -> None:
 def test_only_the_scale_and_shift_of_batch_norm_move(
     source: GeneralizeFormer, backbone: nn.Module, images: Tensor
 ) -> None:
-    adapted = DomainAdaptor(source, Config(learning_rate=0.1)).adapted(images)
+    method = DomainAdaptor(source, Config(learning_rate=0.1))
+    method.adapt(adapted := method.copied(), images)
     moving = {name for name, value in adapted.named_parameters() if value.requires_grad}
     norms = ("blocks.0.1", "blocks.1.1")
     assert moving == {f"{norm}.{part}" for norm in norms for part in ("weight", "bias")}

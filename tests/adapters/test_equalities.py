@@ -124,7 +124,8 @@ def test_memo_of_one_plain_view_follows_the_entropy_as_tent_would_by_plain_desce
     """Under the source's statistics for both; MEMO moves all parameters, of which Tent has the norm layers' affine."""
     image, rate = images[:1], 1e-2
     config = memo.Config(learning_rate=rate, prior=None)
-    learned = memo.MEMO(source, config, views=lambda image: iter([image])).adapted(image)
+    method = memo.MEMO(source, config, views=lambda image: iter([image]))
+    learned = method.adapted(method.copied(), image)
     tent_like = copy.deepcopy(source.backbone).eval().requires_grad_(True)
     moving = [p for m in tent_like.modules() if is_norm(m) for p in m.parameters()]
     mean_entropy(tent_like(image)).backward()  # type: ignore[no-untyped-call]
@@ -132,7 +133,7 @@ def test_memo_of_one_plain_view_follows_the_entropy_as_tent_would_by_plain_desce
     for name, module in tent_like.named_modules():
         if is_norm(module):
             for part, expected in module.named_parameters():
-                got = learned[f"{name}.{part}"]
+                got = learned[f"backbone.{name}.{part}"]
                 torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
                 before = source.backbone.get_parameter(f"{name}.{part}")
                 assert not torch.equal(got, before)

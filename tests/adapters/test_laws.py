@@ -1,6 +1,7 @@
 """What every adapter promises. A new file in the catalogue is tested here without being named."""
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -171,6 +172,36 @@ def test_stateless_adapters_step_as_they_predict(
     expected = adapter.predict(images[:8])
     replay(adapter, images)
     assert torch.equal(adapter.step(images[:8]), expected)
+
+
+@every_case
+def test_threads_may_share_a_stateless_adapter(
+    name: str, config: Any, source: GeneralizeFormer, images: Tensor
+) -> None:
+    adapter = build(name, source, config)
+    if not isinstance(adapter, GroupedAdapter):
+        pytest.skip("keeps state")
+    parts = images.split(6) * 2
+    expected = [adapter.predict(part) for part in parts]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(adapter.predict, parts))
+    assert all(map(torch.equal, got, expected))
+
+
+@every_case
+def test_stateless_adapters_follow_a_source_that_changes(
+    name: str, config: Any, source: GeneralizeFormer, images: Tensor
+) -> None:
+    adapter = build(name, source, config)
+    if not isinstance(adapter, GroupedAdapter) or name in source.companions:
+        pytest.skip("keeps state, or answers with a network of its own")
+    before = adapter.predict(images)
+    with torch.no_grad():
+        for value in source.backbone.parameters():
+            value.mul_(1.3)
+    after = adapter.predict(images)
+    assert not torch.equal(after, before)
+    assert torch.equal(after, build(name, source, config).predict(images))
 
 
 @every_case

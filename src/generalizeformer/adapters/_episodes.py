@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,10 @@ from generalizeformer.core.shapes import Groups, Images, Logits
 class Episodes(ABC):
     """Images and groups in, logits out, for such a method: it says what a copy becomes, and what an episode does.
 
-    Every episode has a private copy of the source's backbone, in eval mode and without gradients, and drops it at
-    its end, so that nothing can be restored wrongly. `learn` is called with gradients on, also inside a caller's
-    no_grad or inference_mode. One episode after another: what else is in a call cannot change an answer.
+    Every call has private copies of the source's backbone, in eval mode and without gradients, and drops them at its
+    end, so that nothing can be restored wrongly, and calls of several threads cannot meet. `learn` is called with
+    gradients on, also inside a caller's no_grad or inference_mode. One episode after another: what else is in a call
+    cannot change an answer.
     """
 
     def __init__(self, source: GeneralizeFormer) -> None:
@@ -25,12 +27,17 @@ class Episodes(ABC):
         self.copied()  # a model that cannot be served is refused now
 
     @abstractmethod
-    def prepare(self, copied: nn.Module) -> None:
-        """Puts the copy into the method's BN mode, and gradients on what moves."""
+    def prepare(self, copied: nn.Module) -> nn.Module:
+        """The copy in the method's BN mode, with gradients on what moves."""
 
     @abstractmethod
-    def learn(self, images: Images) -> Logits:
+    def learn(self, network: nn.Module, images: Images) -> Logits:
         """One episode: all updates, and the answer at the moment at which the method answers."""
+
+    def networks(self) -> Iterator[nn.Module]:
+        """For each episode of a call its network: a copy of its own, unless the method writes to none."""
+        while True:
+            yield self.copied()
 
     def episodes(self, together: Grouping) -> list[Tensor]:
         """The images of each episode, as rows; a group's, unless the method takes others."""
@@ -39,14 +46,13 @@ class Episodes(ABC):
     def copied(self) -> nn.Module:
         # As ordinary tensors even inside a caller's inference_mode.
         with torch.inference_mode(False):
-            copied = copy.deepcopy(self.source.backbone).eval().requires_grad_(False)
-            self.prepare(copied)
-        return copied
+            return self.prepare(copy.deepcopy(self.source.backbone).eval().requires_grad_(False))
 
     def __call__(self, images: Images, groups: Groups | None) -> Logits:
         check_images(images, self.source.backbone)
         rows = self.episodes(grouping(groups, len(images), images))
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images.detach()
-            answers = [self.learn(images[mine]).detach() for mine in rows]
+            pairs = zip(rows, self.networks(), strict=False)
+            answers = [self.learn(network, images[mine]).detach() for mine, network in pairs]
         return torch.cat(answers)[torch.cat(rows).argsort()]

@@ -95,27 +95,27 @@ class DomainAdaptor(Episodes):
         self.config = config
         super().__init__(source)
 
-    def prepare(self, copied: nn.Module) -> None:
+    def prepare(self, copied: nn.Module) -> nn.Module:
         require_batch_norms(copied, "domainadaptor")
         replace_batch_norms(
             copied, lambda name, layer: FoldedNorm(name, layer, self.config.source_weight)
         )
-
-    def learn(self, images: Images) -> Logits:
-        adapted = self.adapted(images)
-        with torch.no_grad():
-            return adapted(images)  # type: ignore[no-any-return]
-
-    def adapted(self, images: Images) -> nn.Module:
-        """The copy after this batch's updates."""
-        copied, config = self.copied(), self.config
-        moving = [value for value in copied.parameters() if value.requires_grad]
-        optimizer = torch.optim.SGD(moving, lr=config.learning_rate)
-        for _ in range(config.steps):
-            optimizer.zero_grad()
-            generalised_entropy(copied(images), config).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
         return copied
+
+    def learn(self, network: nn.Module, images: Images) -> Logits:
+        self.adapt(network, images)
+        with torch.no_grad():
+            return network(images)  # type: ignore[no-any-return]
+
+    def adapt(self, network: nn.Module, images: Images) -> None:
+        """All updates for this batch."""
+        moving = [value for value in network.parameters() if value.requires_grad]
+        optimizer = torch.optim.SGD(moving, lr=self.config.learning_rate)
+        for _ in range(self.config.steps):
+            optimizer.zero_grad()
+            loss = generalised_entropy(network(images), self.config)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
 
 
 class FoldedNorm(nn.Module):

@@ -103,14 +103,14 @@ GRID: tuple[dict[str, Any], ...] = (
 class MEMO(Episodes):
     """One episode per image. `views` makes its views; AugMix's, unless others are given.
 
-    All images share one private copy, which is never written to: an episode has parameters of its own, and no new
-    copy, which would take a GPU's host as long as everything else.
+    All images of a call share one private copy, which is never written to: an episode has parameters of its own, and
+    no new copy, which would take a GPU's host as long as everything else.
     """
 
     def __init__(
         self, source: GeneralizeFormer, config: Config, views: Views | None = None
     ) -> None:
-        self.config, self.call = config, Call()
+        self.config = config
         self.views = views or partial(
             augmix_views,
             preprocessing=source.card.preprocessing,
@@ -118,10 +118,9 @@ class MEMO(Episodes):
             seed=config.seed,
         )
         super().__init__(source)
-        self.network = self.copied()
 
-    def prepare(self, copied: nn.Module) -> None:
-        prior = self.config.prior
+    def prepare(self, copied: nn.Module) -> nn.Module:
+        prior, call = self.config.prior, Call()
         if prior is not None:
             mixing = Mixing(
                 method="memo",
@@ -129,35 +128,45 @@ class MEMO(Episodes):
                 gradients=False,
                 remedy="keep the source's statistics with prior=None",
             )
-            replace_batch_norms(
-                copied, lambda name, layer: MixedNorm(name, layer, self.call, mixing)
-            )
+            replace_batch_norms(copied, lambda name, layer: MixedNorm(name, layer, call, mixing))
+        return Shared(copied, call)
+
+    def networks(self) -> Iterator[nn.Module]:
+        return itertools.repeat(self.copied())
 
     def episodes(self, together: Grouping) -> list[Tensor]:
         return list(torch.arange(len(together.ids), device=together.ids.device).unsqueeze(1))
 
-    def learn(self, images: Images) -> Logits:
-        adapted = self.adapted(images)
+    def learn(self, network: nn.Module, images: Images) -> Logits:
+        adapted = self.adapted(network, images)
         with torch.no_grad():
-            return self._answer(adapted, images)
+            return functional_call(network, adapted, (images,))  # type: ignore[no-any-return]
 
-    def adapted(self, image: Images) -> Params:
-        """The parameters of the copy after this image's updates, by their names in it."""
-        config, source = self.config, self.network.named_parameters()
+    def adapted(self, network: nn.Module, image: Images) -> Params:
+        """The parameters of the network after this image's updates, by their names in it."""
+        config, source = self.config, network.named_parameters()
         params = {name: value.clone().requires_grad_() for name, value in source}
         optimizer = OPTIMISERS[config.optimizer](
             params.values(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
         for views in itertools.islice(self.views(image), config.steps):
             optimizer.zero_grad()
-            loss = marginal_entropy(self._answer(params, views).unsqueeze(1)).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
+            logits = functional_call(network, params, (views,))
+            marginal_entropy(logits.unsqueeze(1)).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return params
 
-    def _answer(self, params: Params, images: Images) -> Logits:
+
+class Shared(nn.Module):
+    """A network whose mixing layers read from one place how many images there are."""
+
+    def __init__(self, backbone: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.backbone, self.call = backbone, call
+
+    def forward(self, images: Images) -> Logits:
         self.call.grouping = grouping(None, len(images), images)  # once for all layers
-        return functional_call(self.network, params, (images,))  # type: ignore[no-any-return]
+        return self.backbone(images)  # type: ignore[no-any-return]
 
 
 def augmix_views(

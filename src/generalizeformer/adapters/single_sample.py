@@ -16,6 +16,7 @@ search: `shared` is another use of the images, not a setting that the reference 
 """
 
 from dataclasses import dataclass
+from threading import Lock
 
 from generalizeformer.adapters._about import About
 from generalizeformer.adapters._companion import companion
@@ -43,11 +44,12 @@ class Config:
 
 
 def build(source: GeneralizeFormer, config: Config) -> GroupedAdapter:
-    network = companion(source, "single_sample")
+    network, lock = companion(source, "single_sample"), Lock()
 
     def answer(images: Images, groups: Groups | None) -> Logits:
         check_images(images, source.backbone)
         together = grouping(groups, len(images), images)
-        return network(images, together if config.shared else None)  # type: ignore[no-any-return]
+        with lock:  # it watches its own layers, whoever runs them
+            return network(images, together if config.shared else None)  # type: ignore[no-any-return]
 
     return Stateless(answer)
