@@ -1,12 +1,12 @@
 """Methods that learn from one group of images, answer it, and forget it: nothing survives an answer."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from generalizeformer.adapters._copies import private_copy
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.inputs import check_images
@@ -46,7 +46,7 @@ class Episodes(ABC):
     def copied(self) -> nn.Module:
         # As ordinary tensors even inside a caller's inference_mode.
         with torch.inference_mode(False):
-            return self.prepare(copy.deepcopy(self.source.backbone).eval().requires_grad_(False))
+            return self.prepare(private_copy(self.source.backbone))
 
     def __call__(self, images: Images, groups: Groups | None) -> Logits:
         check_images(images, self.source.backbone)

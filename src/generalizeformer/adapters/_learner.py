@@ -1,12 +1,12 @@
 """Methods that learn at test time: a private copy of the backbone, some of its parameters, and a loss downhill."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import torch
 from torch import nn
 
+from generalizeformer.adapters._copies import private_copy
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.inputs import check_images
 from generalizeformer.core.shapes import Images, Logits
@@ -81,7 +81,7 @@ class CopyLearner(Learner):
     def reset(self) -> None:
         # As ordinary tensors even inside a caller's inference_mode.
         with torch.inference_mode(False):
-            self.backbone = copy.deepcopy(self.source.backbone).eval().requires_grad_(False)
+            self.backbone = private_copy(self.source.backbone)
             self.optimizer = self.optimise(self.release(self.backbone))
 
 

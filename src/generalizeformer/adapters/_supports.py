@@ -1,10 +1,8 @@
 """Supports: examples kept per class, each under the class it was taken for, the surest first."""
 
-from typing import cast
-
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -13,11 +11,15 @@ from generalizeformer.core.groups import grouping
 from generalizeformer.core.inputs import check_images
 from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.shapes import Images, Logits
+from generalizeformer.core.slots import values_of
+
+Rows = Float[Tensor, "classes feature"]
 
 
-def classifier_of(source: GeneralizeFormer) -> nn.Linear:
-    """The source's linear classifier, whose rows look like features of their classes."""
-    return cast(nn.Linear, source.backbone.get_submodule(source.slots.classifier))
+def rows_of(source: GeneralizeFormer) -> tuple[Rows, Tensor | None]:
+    """Weight and bias of the source's linear classifier, whose rows look like features of their classes."""
+    values = dict(values_of(source.backbone.get_submodule(source.slots.classifier)))
+    return values["weight"].detach(), values.get("bias")
 
 
 def observed(source: GeneralizeFormer, images: Images) -> Output:
@@ -45,10 +47,9 @@ class Supports:
 
     def _begin_with_rows(self) -> None:
         """The classifier's rows, labelled by what they are predicted as: not always the class they are the row of."""
-        classifier = classifier_of(self.source)
-        rows = classifier.weight.detach()
+        rows, bias = rows_of(self.source)
         self._forget(rows)
-        self._remember(rows, F.linear(rows, rows, classifier.bias))
+        self._remember(rows, F.linear(rows, rows, bias))
 
     def _remember(self, values: Float[Tensor, " images *example"], logits: Logits) -> None:
         """Adds the values with their predicted classes; of each class the surest stay, the others go for good."""

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from generalizeformer.adapters._about import About
 from generalizeformer.adapters._protocol import Adapter
-from generalizeformer.adapters._supports import classifier_of, observed
+from generalizeformer.adapters._supports import observed, rows_of
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.shapes import Features, Images, Logits
 from generalizeformer.errors import UserError
@@ -96,7 +96,7 @@ class AdaNPC:
 
     @torch.no_grad()
     def reset(self) -> None:
-        rows = classifier_of(self.source).weight
+        rows, _ = rows_of(self.source)
         self.keys, self.labels = rows[:0], torch.empty(0, dtype=torch.long, device=rows.device)
         self._remember(rows, torch.arange(len(rows), device=rows.device))
 

@@ -32,7 +32,7 @@ from generalizeformer.adapters._about import About
 from generalizeformer.adapters._learner import Learner
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.adapters._prototypes import Judgement, judged, nearest
-from generalizeformer.adapters._supports import Supports, classifier_of, observed
+from generalizeformer.adapters._supports import Supports, observed
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.shapes import Features, Images, Logits
 from generalizeformer.errors import UserError
@@ -118,7 +118,7 @@ class TAST(Supports, Learner):
         with torch.inference_mode(False), torch.no_grad():
             self._begin_with_rows()
             generator = torch.Generator().manual_seed(derive(self.name, self.config.seed))
-            width = classifier_of(self.source).in_features
+            width = self.supports.shape[1]
             self.heads = Heads(width, self.config.heads, generator).to(self.supports)
             self.optimizer = torch.optim.Adam(self.heads.parameters(), self.config.learning_rate)
 
