@@ -410,4 +410,22 @@ def test_the_demo_needs_seeds_and_plots_before_it_starts(
 def test_mirror_images_are_asked_about_where_they_were_learned_from(
     flags: dict[str, Any], expected: str
 ) -> None:
-    assert asked(**flags).model.mirrored == expected
+    assert asked(**flags).decided().model.mirrored == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "expected"),
+    [
+        ({"augment": "none"}, {"erm": {"augmentation": {"flip_chance": 0.5}}}, "all"),
+        ({"augment": "domainbed"}, {"erm": {"augmentation": None}}, "no"),
+        ({"augment": "domainbed"}, {"erm": None}, "no"),
+        ({"augment": "domainbed"}, {"model": {"mirrored": "group"}}, "group"),
+        ({"paper": True}, {"erm": {"augmentation": {"flip_chance": 0.5}}}, "no"),
+    ],
+)
+def test_settings_decide_about_mirror_images_as_flags_do(
+    flags: dict[str, Any], changes: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    """What follows from a setting must not be fixed before settings are laid over it."""
+    (path := tmp_path / "settings.json").write_text(json.dumps(changes))
+    assert overridden(asked(**flags), path).decided().model.mirrored == expected

@@ -119,10 +119,12 @@ def _cell(
     own: dict[str, Any] = {**task._asdict(), "seed": recipe.seed}
     if training != SOURCE:
         own["methods"] = ()  # ours alone
-    cell = Cell(dataset=domains.name, recipe=to_dict(recipe), training=training, **(shared | own))
+    cell = Cell(
+        dataset=domains.name, recipe=to_dict(recipe.decided()), training=training, **(shared | own)
+    )
     taught = known_to(cell, domains)
     recipe.check(taught)
-    return replace(cell, recipe=to_dict(_pooled(recipe, taught))) if cell.pooled else cell
+    return replace(cell, recipe=to_dict(_pooled(recipe, taught).decided())) if cell.pooled else cell
 
 
 def _pooled(recipe: Recipe, sources: DomainDataset) -> Recipe:

@@ -93,7 +93,7 @@ def variants_of(main: Recipe, names: Sequence[str]) -> dict[str, Recipe]:
     """These variants of the main recipe; one that changes nothing, as the main loss's own, is left out."""
     main = replace(main, also={})
     changed = {name: VARIANTS[name](main) for name in names}
-    return {name: recipe for name, recipe in changed.items() if recipe != main}
+    return {name: r for name, r in changed.items() if r.decided() != main.decided()}
 
 
 def varied(main: Recipe) -> dict[str, Recipe]:

@@ -76,7 +76,7 @@ class Flags:
         seen = {} if augmentation is None else {"augmentation": to_dict(augmentation)}
         return replace(
             base,
-            model=replace(base.model, **self._model()),
+            model=replace(base.model, **given(generator=self._generator(), loss=self.loss)),
             erm=replace(base.erm, **given(steps=self.source_steps, augmentation=augmentation)),
             meta=replace(base.meta, **meta),
             held_out=self.held_out or None,
@@ -84,11 +84,6 @@ class Flags:
             seed=self.seed,
             **given(episodes=self.episodes, division=self.division),
         )
-
-    def _model(self) -> dict[str, Any]:
-        # The recipe decides by the augmentation; the paper's never looks at mirror images.
-        decided = {} if self.paper else {"mirrored": None}
-        return decided | given(generator=self._generator(), loss=self.loss)
 
     def _augmentation(self) -> "Augmentation | None":
         from generalizeformer.imaging.augmentation import recipe

@@ -26,8 +26,8 @@ FORMERLY = {("model", "generator", "variation"): 0}
 class Recipe:
     """How φ, and the backbone where it has to be, are trained.
 
-    Where `model.mirrored` is not given, it is "all" if the backbone learns from mirrored images (`erm.augmentation`
-    flips them), else "no"; a recipe always has one of its values.
+    Where `model.mirrored` is not given, training takes "all" if the backbone learns from mirrored images
+    (`erm.augmentation` flips them), else "no": see `decided`.
 
     held-out: one more backbone per left-out domain, which that domain then is a real target of;
     joint: the paper's, one backbone for all;
@@ -60,13 +60,17 @@ class Recipe:
             raise UserError(f"recipe: seed is {self.seed}; it must be from 0 to 2^63 - 1")
         if self.episodes == "looks" and self.meta.looks is None:
             object.__setattr__(self, "meta", replace(self.meta, looks=Looks()))
-        if self.model.mirrored is None:
-            object.__setattr__(self, "model", replace(self.model, mirrored=self._mirrored()))
 
-    def _mirrored(self) -> Mirrored:
-        """Whoever learns from mirrored images can be asked about them."""
+    def decided(self) -> "Recipe":
+        """The same with what it leaves open, once nothing will change it any more; what is stored is of this form.
+
+        Whoever learns from mirrored images can be asked about them.
+        """
+        if self.model.mirrored is not None:
+            return self
         seen = None if self.erm is None else self.erm.augmentation
-        return "all" if seen is not None and seen.flip_chance > 0 else "no"
+        mirrored: Mirrored = "all" if seen is not None and seen.flip_chance > 0 else "no"
+        return replace(self, model=replace(self.model, mirrored=mirrored))
 
     def check(self, sources: DomainDataset) -> None:
         """Raises DataError where the sources do not allow these episodes."""

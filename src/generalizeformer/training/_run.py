@@ -83,6 +83,7 @@ class _Run:
         backbones: Path | None = None,
         scored: bool = True,
     ) -> None:
+        recipe = recipe.decided()
         self.sources, self.backbones, self.scored = sources, backbones, scored
         self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing
         self.folder, self.fabric, self.report = folder, fabric, report
