@@ -64,6 +64,7 @@ def test_every_example_runs_in_order(
     for domain in ("studio", "street"):
         names[f"{domain}_pixels"] = torch.randint(256, (12, 3, 32, 32), dtype=torch.uint8)
         names[f"{domain}_labels"] = torch.arange(12) % 4
+    names["new_pixels"] = names["street_pixels"]
     for example in EXAMPLES:
         exec(example, names)
     assert all(torch.equal(before[n], v) for n, v in classifier.state_dict().items())
@@ -92,10 +93,13 @@ def test_every_file_of_the_tree_exists_and_every_module_is_in_the_tree() -> None
     assert modules <= listed
 
 
-def test_links_lead_to_files() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
-    assert links
-    assert not [link for link in links if not (ROOT / link).exists()]
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/results.md", "docs/data.md", "docs/decisions.md"]
+)
+def test_links_lead_to_files(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
 
 
 def test_the_contributing_guide_s_method_is_found_and_answers() -> None:
