@@ -83,7 +83,7 @@ def test_the_summary_has_the_prescribed_names_and_shape(done: Any) -> None:
     for entry in methods.values():
         assert list(entry) == ["3"]
         assert entry["3"].keys() == {
-            *("mean", "targets", "sources_after", "milliseconds", "seeds"),
+            *("mean", "gain", "targets", "sources_after", "milliseconds", "seeds"),
         }
         assert list(entry["3"]["targets"]) == ["a", "c"]
         assert entry["3"]["seeds"] == 1

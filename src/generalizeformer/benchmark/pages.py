@@ -65,8 +65,8 @@ ABOUT_SOURCES = (
     "forgotten. The source model's own row is that before the stream. " + FEWER
 )
 ABOUT_PICTURE = (
-    "Dots: trainings; dotted line: the source model; hatched: oracles; pale: methods of fewer trainings than others, so "
-    "of other source models."
+    "Dots: trainings; dotted line: the source model; hatched: oracles; pale: methods of fewer trainings than others, "
+    "so of other source models."
 )
 ABOUT_GAIN = f"Percentage points. {FEWER}"
 
