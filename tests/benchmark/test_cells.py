@@ -115,13 +115,26 @@ def test_what_lies_beside_a_cell_is_of_the_same_source_model(tmp_path: Path) -> 
 
 def test_what_differs_in_places_and_seed_only_is_of_one_kind(tmp_path: Path) -> None:
     of_a_kind = {n for n, v in CHANGES.items() if replace(CELL, **{n: v}).kind() == CELL.kind()}
-    assert of_a_kind == {"batch_sizes", "methods", "target", "targets", "sources", "seed"}
+    assert of_a_kind == {"batch_sizes", "methods", "target", "sources", "seed"}
     (_, other), (third, *_) = cells(seeds=(0, 1)), cells(targets=("c",), seeds=(2,))
     for cell in (CELL, other, third, replace(other, limit=7)):
         store.write(tmp_path, store.Stored(cell=cell))
     assert store.alike(tmp_path, [CELL], "abc") == [other, third]
     assert store.alike(tmp_path, [CELL, other], "abc") == [third]
     assert store.alike(tmp_path, [CELL], "ab") == [other]  # the same settings, other images
+
+
+def test_cells_of_several_targets_are_told_together_with_other_seeds_only(tmp_path: Path) -> None:
+    met = replace(CELL, target="a+b", targets=("a", "b"), sources=("c",))
+    others: dict[str, dict[str, Any]] = {
+        "targets": {"target": "a+c", "targets": ("a", "c"), "sources": ("b",)},
+        "sources": {"sources": ("c", "d")},
+        "seed": {"seed": 1, "recipe": CELL.recipe | {"seed": 1}},
+    }
+    made = {name: replace(met, **changes) for name, changes in others.items()}
+    for cell in made.values():
+        store.write(tmp_path, store.Stored(cell=cell))
+    assert store.alike(tmp_path, [met], "abcd") == [made["seed"]]
 
 
 def test_a_model_of_named_sources_is_the_same_for_every_target() -> None:

@@ -24,7 +24,7 @@ SOURCE = "source"
 # What a source model depends on in a recipe: another φ leaves it, and the records made with it, as they are.
 LEARNED = ("erm", "validation", "division", "seed")
 # What cells whose records are told together may differ in, beside what only adds to them.
-PLACES = ("target", "targets", "sources", "seed")
+PLACES = ("target", "sources", "seed")
 ROOM = "-" * 40  # what follows in a file's name: a training
 
 
@@ -97,9 +97,12 @@ class Cell:
         return self._digest(ADDITIONS)
 
     def kind(self) -> str:
-        """The same for cells that differ in nothing but what is learned from, what is met, and the seed."""
+        """The same for cells that differ in nothing but what is learned from, what is met, and the seed.
+
+        Of several targets, in the seed alone: their rows are of one set of targets, and of what one model learned from.
+        """
         seedless = replace(self, recipe=self.recipe | {"seed": 0})
-        return seedless._digest((*ADDITIONS, *PLACES))
+        return seedless._digest((*ADDITIONS, *(("seed",) if self.targets else PLACES)))
 
     def streams(self) -> list[Stream]:
         """The target in every batch size: by itself, or each of several alone, then all mixed, then in turn."""
