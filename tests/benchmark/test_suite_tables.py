@@ -212,6 +212,15 @@ def test_a_seed_that_lacks_a_look_does_not_count() -> None:
     )
 
 
+def test_a_look_under_fewer_targets_than_others_met_has_no_number_and_is_never_the_best() -> None:
+    easy, hard = ("a@fog:3",), ("b@fog:3",)
+    met = [looked("source", easy, 80.0), looked("source", hard, 20.0), looked("tent", easy, 90.0)]
+    table = dynamic.sections(met)[1].table
+    assert table is not None
+    assert table.rows == (("source", "50.0"), ("tent", "–"))
+    assert table.best == ((0, 1),)
+
+
 def test_methods_of_which_none_is_whole_are_not_told() -> None:
     lacking = [SINGLE[0], SINGLE[4]]
     assert single_source.summary(lacking) == {"methods": {}}
