@@ -237,7 +237,7 @@ def test_the_papers_generator_learns_as_the_paper_says_on_its_own_domains_as_the
 
 def stored(cell: Cell) -> store.Stored:
     records = (record(settings={"betas": [0.9, 0.99]}), record(sources_after={"b": 1.5}))
-    return store.Stored(cell=cell, records=records, seconds=1.0, commit="abc")
+    return store.Stored(cell=cell, records=records, seconds=1.0)
 
 
 def test_a_finished_cell_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A whole leave-one-domain-out benchmark in small: what is trained, who sees what, and going on after a stop."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,21 +288,43 @@ def test_two_processes_that_add_to_one_file_lose_nothing_of_each_other(
 def test_time_adds_up_over_answers_and_tries(tmp_path: Path) -> None:
     (cell,) = cells(trainings=("source",))
     first, second = toys.record(), toys.record(method="tent")
-    store.add(tmp_path, cell, first, 2.0, "abc")
-    store.add(tmp_path, cell, second, 3.0, "abc")
-    assert store.read(tmp_path, cell) == store.Stored(
-        cell=cell, records=(first, second), seconds=5.0, commit="abc"
-    )
+    store.add(tmp_path, cell, first, 2.0)
+    store.add(tmp_path, cell, second, 3.0)
+    expected = store.Stored(cell=cell, records=(first, second), seconds=5.0)
+    assert store.read(tmp_path, cell) == expected
 
 
-def test_refusals_of_other_code_are_forgotten_and_the_same_one_is_told_once(tmp_path: Path) -> None:
+def refused(method: str, commit: str | None) -> Refusal:
+    return Refusal(method=method, targets=("a",), setting="", why="no", commit=commit)
+
+
+def test_refusals_stay_until_the_method_is_asked_again_whoever_adds_what(tmp_path: Path) -> None:
     (cell,) = cells(trainings=("source",))
-    no, never = (Refusal(method=m, targets=("a",), setting="", why="no") for m in ("x", "y"))
-    for commit, refused in (("old", no), ("new", never), ("new", never)):
-        store.add(tmp_path, cell, refused, 1.0, commit)
-    assert store.read(tmp_path, cell).refusals == (never,)
-    store.add(tmp_path, cell, toys.record(method="y"), 1.0, "new")
-    assert store.read(tmp_path, cell).refusals == ()
+    old, new = refused("x", "old"), refused("y", "new")
+    for answer in (old, new, new, toys.record(commit="newer")):
+        store.add(tmp_path, cell, answer, 1.0)
+    stored = store.read(tmp_path, cell)
+    assert stored.refusals == (old, new)
+    # What this very code was refused need not be asked again.
+    assert {method for method, _ in stored.done("old")} == {"source", "x"}
+    assert {method for method, _ in stored.done("newer")} == {"source"}
+    store.add(tmp_path, cell, toys.record(method="y"), 1.0)
+    store.add(tmp_path, cell, refused("x", "newer"), 1.0)
+    assert store.read(tmp_path, cell).refusals == (refused("x", "newer"),)
+
+
+def test_a_commit_that_an_older_file_has_for_all_is_that_of_its_refusals(tmp_path: Path) -> None:
+    (cell,) = cells(trainings=("source",))
+    store.write(tmp_path, store.Stored(cell=cell, refusals=(refused("x", None),)))
+    path = store.place(tmp_path, cell)
+    content = json.loads(path.read_text("utf-8"))
+    del content["refusals"][0]["commit"]
+    path.write_text(json.dumps(content | {"commit": "old"}), "utf-8")
+    stored = store.read(tmp_path, cell)
+    assert stored.refusals == (refused("x", "old"),)
+    assert (stored.done("old"), stored.done("new")) == ({("x", "")}, set())
+    store.add(tmp_path, cell, toys.record(commit="new"), 1.0)
+    assert store.read(tmp_path, cell).refusals == (refused("x", "old"),)
 
 
 def test_a_method_that_refuses_is_told_and_not_asked_again(made: Any, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def finish(
         for number, task in enumerate(missing, start=1):
             answer = _marked(bench.answer(task), fabric.device, commit, source, cell)
             now = time.monotonic()
-            store.add(folder, cell, answer, now - since, commit)
+            store.add(folder, cell, answer, now - since)
             since = now
             _let_go(fabric)
             if report is not None:
@@ -136,9 +136,9 @@ def _check_same(source: str, stored: store.Stored, folder: Path) -> None:
 def _marked(
     answer: Record | Refusal, device: torch.device, commit: str | None, source: str, cell: Cell
 ) -> Record | Refusal:
-    """A record with what it was made by."""
+    """An answer with what it was made by."""
     if isinstance(answer, Refusal):
-        return answer
+        return replace(answer, commit=commit)
     training = cell.recipe.get("also", {}).get(answer.method, {})
     where = _named(device)
     return replace(answer, device=where, commit=commit, source=source, training=training)

@@ -23,7 +23,13 @@ class Stored:
     records: tuple[Record, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     seconds: float = 0.0  # trained and evaluated, in all tries
-    commit: str | None = None  # of the code that was refused, where it is known
+    commit: str | None = None  # older files': of the code that made all their refusals
+
+    def __post_init__(self) -> None:
+        if self.commit is not None:
+            own = tuple(replace(r, commit=r.commit or self.commit) for r in self.refusals)
+            object.__setattr__(self, "refusals", own)
+            object.__setattr__(self, "commit", None)
 
     def done(self, commit: str | None, again: Collection[str] = ()) -> set[Key]:
         """What need not be done: all records, and what this very code was refused.
@@ -35,8 +41,8 @@ class Stored:
             for record in self.records
             if record.method not in again or (commit is not None and commit == record.commit)
         ]
-        if commit is not None and commit == self.commit:
-            answers += self.refusals
+        if commit is not None:
+            answers += [refusal for refusal in self.refusals if refusal.commit == commit]
         return {(answer.method, answer.stream) for answer in answers}
 
     def told(self, first: Sequence[str]) -> tuple[Record, ...]:
@@ -87,14 +93,10 @@ def alike(folder: Path, cells: Sequence[Cell], domains: Collection[str]) -> list
     return [c for c in found if c.domains <= {*domains} and place(folder, c) not in known]
 
 
-def add(
-    folder: Path, cell: Cell, answer: Record | Refusal, seconds: float, commit: str | None
-) -> None:
+def add(folder: Path, cell: Cell, answer: Record | Refusal, seconds: float) -> None:
     """Adds an answer, and the time that it took, to what is there by now: other processes add to the same file."""
     with atomic.alone(folder / "models" / cell.model_name / "records"):  # no lock among results
         there = read(folder, cell)
-        kept = there.refusals if commit == there.commit else ()  # what other code was refused
-        there = replace(there, refusals=kept, commit=commit)
         write(folder, replace(there.plus(answer), seconds=there.seconds + seconds))
 
 
