@@ -244,7 +244,7 @@ def test_a_finished_cell_comes_back_as_it_was(tmp_path: Path) -> None:
     store.write(tmp_path, stored(CELL))
     assert store.read(tmp_path, CELL) == stored(CELL)
     content = json.loads(store.place(tmp_path, CELL).read_text("utf-8"))
-    assert content.keys() == {"cell", "records", "refusals", "commit", "seconds"}
+    assert content.keys() == {"cell", "records", "refusals", "commit", "seconds", "images"}
 
 
 @pytest.mark.parametrize("name", ["recipe", "selection_limit", "limit", "preprocessing"])
