@@ -12,6 +12,8 @@ import pytest
 
 from generalizeformer.cli import benchmark as verb
 from generalizeformer.cli.main import main
+from generalizeformer.data.datasets import synthetic
+from generalizeformer.data.domains import DomainDataset
 
 from .conftest import Command
 
@@ -146,11 +148,12 @@ def test_a_narrower_run_tells_all_that_was_recorded_in_the_same_settings(
     assert ended.status == 0, ended.err
     assert untimed(out) == before
     assert "main: told as well, as recorded before, are cells of other targets, " in ended.err
-    seeds = command(*narrower, "--seeds", "1", "--trainings", "source", "--methods", "source")
-    assert "or seeds: 6\n" in seeds.err
-    told = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
-    assert told["source"]["3"]["targets"].keys() == {"a", "c"}
-    assert told["source"]["3"]["seeds"] == 2
+    one = ("--seeds", "1", "--trainings", "source", "--methods", "source")
+    for words, cells, seeds in ((narrower, 6, 1), ((*narrower[:-1], "c"), 7, 2)):
+        assert f"or seeds: {cells}\n" in command(*words, *one).err
+        told = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
+        assert told["source"]["3"]["targets"].keys() == {"a", "c"}
+        assert told["source"]["3"]["seeds"] == seeds  # the second one is whole with both
 
 
 def test_records_of_other_settings_are_not_told_with_those_asked_for(
@@ -275,6 +278,27 @@ def test_what_cannot_run_is_refused_in_one_line(
 ) -> None:
     assert message in refused("benchmark", tmp_path / "out", *DATA, *words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("targets", ["a", "b"])  # recorded, and told together with what is
+def test_records_of_other_images_are_refused_before_anything_runs(
+    done: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch, targets: str
+) -> None:
+    out, words = done
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    build = synthetic.build
+
+    def otherwise(config: Any) -> DomainDataset:
+        made = build(config)
+        for domain in made.domains:
+            domain.images[0] ^= 1
+        return made
+
+    monkeypatch.setattr(synthetic, "build", otherwise)
+    message = refused(*words[:-2], targets)
+    assert "its records were made on other images: there were " in message
+    assert message.endswith("or results a new folder (OUT of `benchmark`, --out of `reproduce`)")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_results_cannot_go_into_a_file(refused: Refused, tmp_path: Path) -> None:
