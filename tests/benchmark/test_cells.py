@@ -224,6 +224,8 @@ def test_both_trainings_are_on_the_same_backbones() -> None:
 def test_a_backbone_that_is_trained_with_the_generator_is_refused() -> None:
     with pytest.raises(UserError, match=r"episodes are 'joint', .*; use held-out or looks"):
         recipes(replace(MAIN, episodes="joint"))
+    with pytest.raises(UserError, match=r"^paper_settings: episodes are 'joint', .*; use held-out"):
+        recipes(MAIN, replace(PAPER, episodes="joint"))
 
 
 def test_the_papers_generator_learns_as_the_paper_says_on_its_own_domains_as_they_are() -> None:

@@ -239,6 +239,16 @@ def test_later_settings_override_earlier_ones(done: Any, refused: Refused, tmp_p
     assert message.startswith(f"{tmp_path / 'second.json'}: recipe: stay is 2")
 
 
+def test_a_paper_s_φ_that_trains_a_backbone_is_refused_before_anything_runs(
+    refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "paper.json").write_text('{"episodes": "joint"}')
+    given = (*DATA, "--paper-settings", tmp_path / "paper.json")
+    message = refused("benchmark", tmp_path / "out", *given)
+    assert message.startswith("paper_settings: episodes are 'joint', which train the backbone")
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_matplotlib_the_answer_is_there_all_the_same(
     done: Any, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,11 +28,12 @@ def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
 
     What compared methods have to be trained for is trained beside the source model.
     """
-    if main.episodes == "joint":
-        raise DataError(
-            "episodes are 'joint', which train the backbone together with φ, so that methods would start from "
-            "different ones; use held-out or looks"
-        )
+    for where, recipe in (("", main), ("paper_settings: ", paper)):
+        if recipe.episodes == "joint":
+            raise DataError(
+                f"{where}episodes are 'joint', which train the backbone together with φ, so that methods would start "
+                "from different ones; use held-out or looks"
+            )
     paper = replace(
         paper,
         erm=main.erm,
@@ -132,7 +133,8 @@ def _pooled(recipe: Recipe, sources: DomainDataset) -> Recipe:
             "division is 'official', whose lists are of single domains, but here all sources are one; use seeded "
             "or domainbed"
         )
-    assert recipe.erm is not None
+    if recipe.erm is None:  # the backbone is trained already, so there are no steps
+        return recipe
     together = recipe.erm.per_domain * len(sources.names)
     return replace(recipe, erm=replace(recipe.erm, per_domain=together))
 
