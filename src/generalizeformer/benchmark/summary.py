@@ -85,6 +85,9 @@ def _choices(records: Sequence[Record], method: str, batch_size: int) -> str:
     """The chosen settings, the most frequent first."""
     mine = [r for r in records if r.method == method and r.batch_size == batch_size]
     searched = _grid(method)[0].keys()
-    words = [", ".join(f"{name}={record.settings[name]}" for name in searched) for record in mine]
+    words = [  # older records do not know newer settings
+        ", ".join(f"{name}={record.settings.get(name, '–')}" for name in searched)
+        for record in mine
+    ]
     ordered = sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))
     return "; ".join(f"{word} ({count} of {len(mine)})" for word, count in ordered) or "–"
