@@ -178,6 +178,7 @@ def test_a_benchmark_is_every_seed_target_and_training_once() -> None:
     assert all(cell.full_recipe().seed == cell.seed for cell in made)
     assert len({cell.name for cell in made}) == len(made)
     assert [cell.target for cell in cells(targets=())] == ["a", "b", "c"]
+    assert cells(batch_sizes=(5, 3, 5))[0].batch_sizes == (5, 3)
 
 
 @pytest.mark.parametrize(

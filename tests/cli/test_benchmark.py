@@ -269,6 +269,10 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
         (("--trainings", "erm"), "trainings: there is no 'erm'; choose from: source, generalizef"),
         (("--data-settings", "domains=1"), "synthetic: it has one domain ('a'), and leaving it"),
         (("--data-settings", "domains=2"), "one source domain ('b') cannot play source and target"),
+        (
+            ("--data-settings", "domains=2"),
+            "episodes 'looks' (in a file of --settings, {\"episodes\": ",
+        ),
         (("--data", "pax"), "datasets: there is no 'pax'; choose one of: digits"),
         (("--batch-sizes", "20", "0"), "stream: batch_size is 0; it must be at least 1"),
         (("--limit", "0"), "stream: limit is 0; it must be at least 1"),
@@ -309,6 +313,19 @@ def test_records_of_other_images_are_refused_before_anything_runs(
     assert "its records were made on other images: there were " in message
     assert message.endswith("or results a new folder (OUT of `benchmark`, --out of `reproduce`)")
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_source_models_alone_need_no_second_domain_to_learn_from(
+    command: Command, tmp_path: Path
+) -> None:
+    few = ("--source-steps", "1", "--seeds", "0", "--batch-sizes", "5", "5", "--methods", "source")
+    two = ["domains=2" if word == "domains=3" else word for word in DATA]
+    words = ("benchmark", tmp_path / "out", *two, *few)
+    ended = command(*words, "--trainings", "source")
+    assert ended.status == 0, ended.err
+    told = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))["methods"]
+    assert told["source"]["5"]["targets"].keys() == {"a", "b"}
+    assert command(*words).status == 0  # methods that are compared on it ask for nothing else
 
 
 def test_results_cannot_go_into_a_file(refused: Refused, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def plan(
     """The cells of a benchmark: for every seed, every task, every training."""
     _check_given(known, seeds, trainings, shared["batch_sizes"])
     _check_looks(domains, tasks, shared.get("looks", ()))
+    shared["batch_sizes"] = tuple(dict.fromkeys(shared["batch_sizes"]))
     return [
         _cell(domains, replace(known[training], seed=seed), task, training, shared)
         for seed in dict.fromkeys(seeds)
@@ -122,7 +123,7 @@ def _cell(
         own["methods"] = ()  # ours alone
     cell = Cell(dataset=domains.name, recipe=to_dict(recipe), training=training, **(shared | own))
     taught = known_to(cell, domains)
-    recipe.check(taught)
+    recipe.check(taught, training != SOURCE)
     return replace(cell, recipe=to_dict(_pooled(recipe, taught))) if cell.pooled else cell
 
 
