@@ -226,7 +226,7 @@ def test_targets_that_a_dataset_keeps_apart_are_met_together(
     names = sorted(path.name for path in made.iterdir())
     assert names == ["accuracy.svg", "cells", "page.html", "summary.json"]
     (cell,) = (made / "cells").iterdir()
-    assert cell.name.startswith("30+60-from-0+15+75+90+45-seed-0-source-")
+    assert cell.name.startswith("30+60-from-0+15+75+90-seed-0-source-")
     records = json.loads(cell.read_text("utf-8"))["records"]
     assert [r["targets"] for r in records] == [["30"], ["60"], ["30", "60"], ["30", "60"]]
 

@@ -56,7 +56,11 @@ def left_out(
 def several(
     domains: DomainDataset, targets: Sequence[str], sources: Sequence[str] = ()
 ) -> list[Task]:
-    """These targets with the sources, or all other domains, to learn from."""
+    """These targets with the sources, or all other domains, to learn from.
+
+    Domains that the dataset keeps for targets are learned from only where they are named: they may hold the images
+    of the targets once more, at another angle.
+    """
     _check_domains(domains, (*targets, *sources))
     met = tuple(dict.fromkeys(targets))
     if len(met) < 2:
@@ -64,7 +68,8 @@ def several(
             f"targets: got {', '.join(met) or 'none'}; name two or more, as they are met alone and mixed, out of: "
             f"{', '.join(domains.names)}"
         )
-    learned = tuple(dict.fromkeys(sources or [n for n in domains.names if n not in met]))
+    others = [name for name in domains.names if name not in (*met, *domains.kept)]
+    learned = tuple(dict.fromkeys(sources or others))
     if not learned or {*learned} & {*met}:
         raise DataError(
             f"targets are {', '.join(met)} and sources {', '.join(learned) or 'none'}; no target can be learned from, "
