@@ -1,10 +1,13 @@
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from generalizeformer.atomic import LONGEST, alone, file_name, replacing, write_text
+from generalizeformer.atomic import LONGEST, STALE, alone, file_name, replacing, write_text
 
 
 def test_text_is_written_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -28,6 +31,44 @@ def test_what_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_of_one_file_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    with replacing(path) as mine:
+        mine.write_text("mi")
+        for target, words in ((write_text, (path, "another thread's")), (in_a_process, (path,))):
+            other = threading.Thread(target=target, args=words)
+            other.start()
+            other.join()
+            assert path.read_text() == ("another process's" if target is in_a_process else words[1])
+        mine.write_text("mine")
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def in_a_process(path: Path) -> None:
+    words = "from generalizeformer.atomic import write_text; from pathlib import Path; import sys\n"
+    words += "write_text(Path(sys.argv[1]), 'another process\\'s')"
+    subprocess.run([sys.executable, "-c", words, str(path)], check=True)
+
+
+def test_what_killed_writers_leave_is_taken_away_a_day_later(tmp_path: Path) -> None:
+    path = tmp_path / "f[1].txt"
+    old, young = (tmp_path / f".f[1].txt.{number}-2.partial" for number in (1, 3))
+    others = [tmp_path / name for name in (".f1.txt.1-2.partial", "f[1].txt.1-2.partial")]
+    for left in (old, young, *others):
+        left.write_text("half")
+    for left in (old, *others):
+        os.utime(left, (0, time.time() - STALE - 60))
+    write_text(path, "whole")
+    assert {*tmp_path.iterdir()} == {path, young, *others}
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "x" * 251 + ".txt"])
+def test_the_longest_names_can_be_written(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / name, "φ")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_second_process_waits_until_the_first_is_no_longer_alone(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Files that appear whole or not at all, whenever the process is killed."""
 
+import glob
 import hashlib
 import os
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +16,7 @@ except ImportError:  # where there are no such locks, two processes may do the s
 
 
 LONGEST = 200  # bytes; file systems take 255, and endings and partial files need some of them
+STALE = 24 * 3600  # seconds; nobody writes a file for so long, whatever machine he is on
 
 
 def file_name(words: str) -> str:
@@ -26,8 +30,13 @@ def file_name(words: str) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, beside the one meant, which it replaces once it is written."""
-    partial = path.with_name(f".{path.name}.partial")
+    """A path to write to, beside the one meant, which it replaces once it is written.
+
+    Whoever else writes the same file has another one; the last to finish stays.
+    """
+    _tidy(path)
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    partial = path.with_name(f".{file_name(path.name)}.{writer}.partial")
     try:
         partial.touch()
         mode = partial.stat().st_mode
@@ -38,6 +47,14 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
         raise
     os.replace(partial, path)
+
+
+def _tidy(path: Path) -> None:
+    """Takes away what writers of this file have left who were killed long ago."""
+    for left in path.parent.glob(f".{glob.escape(file_name(path.name))}.*-*.partial"):
+        with suppress(OSError):  # somebody else was faster
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -115,13 +115,26 @@ def test_what_lies_beside_a_cell_is_of_the_same_source_model(tmp_path: Path) -> 
 
 def test_what_differs_in_places_and_seed_only_is_of_one_kind(tmp_path: Path) -> None:
     of_a_kind = {n for n, v in CHANGES.items() if replace(CELL, **{n: v}).kind() == CELL.kind()}
-    assert of_a_kind == {"batch_sizes", "methods", "target", "targets", "sources", "seed"}
+    assert of_a_kind == {"batch_sizes", "methods", "target", "sources", "seed"}
     (_, other), (third, *_) = cells(seeds=(0, 1)), cells(targets=("c",), seeds=(2,))
     for cell in (CELL, other, third, replace(other, limit=7)):
         store.write(tmp_path, store.Stored(cell=cell))
     assert store.alike(tmp_path, [CELL], "abc") == [other, third]
     assert store.alike(tmp_path, [CELL, other], "abc") == [third]
     assert store.alike(tmp_path, [CELL], "ab") == [other]  # the same settings, other images
+
+
+def test_cells_of_several_targets_are_told_together_with_other_seeds_only(tmp_path: Path) -> None:
+    met = replace(CELL, target="a+b", targets=("a", "b"), sources=("c",))
+    others: dict[str, dict[str, Any]] = {
+        "targets": {"target": "a+c", "targets": ("a", "c"), "sources": ("b",)},
+        "sources": {"sources": ("c", "d")},
+        "seed": {"seed": 1, "recipe": CELL.recipe | {"seed": 1}},
+    }
+    made = {name: replace(met, **changes) for name, changes in others.items()}
+    for cell in made.values():
+        store.write(tmp_path, store.Stored(cell=cell))
+    assert store.alike(tmp_path, [met], "abcd") == [made["seed"]]
 
 
 def test_a_model_of_named_sources_is_the_same_for_every_target() -> None:
@@ -165,6 +178,7 @@ def test_a_benchmark_is_every_seed_target_and_training_once() -> None:
     assert all(cell.full_recipe().seed == cell.seed for cell in made)
     assert len({cell.name for cell in made}) == len(made)
     assert [cell.target for cell in cells(targets=())] == ["a", "b", "c"]
+    assert cells(batch_sizes=(5, 3, 5))[0].batch_sizes == (5, 3)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +225,8 @@ def test_both_trainings_are_on_the_same_backbones() -> None:
 def test_a_backbone_that_is_trained_with_the_generator_is_refused() -> None:
     with pytest.raises(UserError, match=r"episodes are 'joint', .*; use held-out or looks"):
         recipes(replace(MAIN, episodes="joint"))
+    with pytest.raises(UserError, match=r"^paper_settings: episodes are 'joint', .*; use held-out"):
+        recipes(MAIN, replace(PAPER, episodes="joint"))
 
 
 def test_the_papers_generator_learns_as_the_paper_says_on_its_own_domains_as_they_are() -> None:
@@ -224,14 +240,14 @@ def test_the_papers_generator_learns_as_the_paper_says_on_its_own_domains_as_the
 
 def stored(cell: Cell) -> store.Stored:
     records = (record(settings={"betas": [0.9, 0.99]}), record(sources_after={"b": 1.5}))
-    return store.Stored(cell=cell, records=records, seconds=1.0, commit="abc")
+    return store.Stored(cell=cell, records=records, seconds=1.0)
 
 
 def test_a_finished_cell_comes_back_as_it_was(tmp_path: Path) -> None:
     store.write(tmp_path, stored(CELL))
     assert store.read(tmp_path, CELL) == stored(CELL)
     content = json.loads(store.place(tmp_path, CELL).read_text("utf-8"))
-    assert content.keys() == {"cell", "records", "refusals", "commit", "seconds"}
+    assert content.keys() == {"cell", "records", "refusals", "commit", "seconds", "images"}
 
 
 @pytest.mark.parametrize("name", ["recipe", "selection_limit", "limit", "preprocessing"])

@@ -1,5 +1,6 @@
 """A whole leave-one-domain-out benchmark in small: what is trained, who sees what, and going on after a stop."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from generalizeformer.benchmark import bench, leave_one_out, selection, store
+from generalizeformer.benchmark import bench, leave_one_out, parts, selection, store
 from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.leave_one_out import finish
 from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.benchmark.selection import grid
+from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.splits import split_all
 from generalizeformer.data.streams import Stream
-from generalizeformer.errors import CheckpointError
+from generalizeformer.errors import CheckpointError, DataError
 from generalizeformer.training._start import fingerprint
 
 from . import toys
@@ -287,21 +289,94 @@ def test_two_processes_that_add_to_one_file_lose_nothing_of_each_other(
 def test_time_adds_up_over_answers_and_tries(tmp_path: Path) -> None:
     (cell,) = cells(trainings=("source",))
     first, second = toys.record(), toys.record(method="tent")
-    store.add(tmp_path, cell, first, 2.0, "abc")
-    store.add(tmp_path, cell, second, 3.0, "abc")
-    assert store.read(tmp_path, cell) == store.Stored(
-        cell=cell, records=(first, second), seconds=5.0, commit="abc"
+    store.add(tmp_path, cell, first, 2.0)
+    store.add(tmp_path, cell, second, 3.0)
+    expected = store.Stored(cell=cell, records=(first, second), seconds=5.0)
+    assert store.read(tmp_path, cell) == expected
+
+
+def refused(method: str, commit: str | None) -> Refusal:
+    return Refusal(method=method, targets=("a",), setting="", why="no", commit=commit)
+
+
+def test_refusals_stay_until_the_method_is_asked_again_whoever_adds_what(tmp_path: Path) -> None:
+    (cell,) = cells(trainings=("source",))
+    old, new = refused("x", "old"), refused("y", "new")
+    for answer in (old, new, new, toys.record(commit="newer")):
+        store.add(tmp_path, cell, answer, 1.0)
+    stored = store.read(tmp_path, cell)
+    assert stored.refusals == (old, new)
+    # What this very code was refused need not be asked again.
+    assert {method for method, _ in stored.done("old")} == {"source", "x"}
+    assert {method for method, _ in stored.done("newer")} == {"source"}
+    store.add(tmp_path, cell, toys.record(method="y"), 1.0)
+    store.add(tmp_path, cell, refused("x", "newer"), 1.0)
+    assert store.read(tmp_path, cell).refusals == (refused("x", "newer"),)
+
+
+def test_a_commit_that_an_older_file_has_for_all_is_that_of_its_refusals(tmp_path: Path) -> None:
+    (cell,) = cells(trainings=("source",))
+    store.write(tmp_path, store.Stored(cell=cell, refusals=(refused("x", None),)))
+    path = store.place(tmp_path, cell)
+    content = json.loads(path.read_text("utf-8"))
+    del content["refusals"][0]["commit"]
+    path.write_text(json.dumps(content | {"commit": "old"}), "utf-8")
+    stored = store.read(tmp_path, cell)
+    assert stored.refusals == (refused("x", "old"),)
+    assert (stored.done("old"), stored.done("new")) == ({("x", "")}, set())
+    store.add(tmp_path, cell, toys.record(commit="new"), 1.0)
+    assert store.read(tmp_path, cell).refusals == (refused("x", "old"),)
+
+
+def changed(name: str) -> DomainDataset:
+    """The usual domains, one of them with another pixel."""
+    data = domains()
+    images = data[name].images.clone()
+    images[0, 0, 0, 0] ^= 1
+    return data.replaced(
+        Domain(d.name, images, d.labels) if d.name == name else d for d in data.domains
     )
 
 
-def test_refusals_of_other_code_are_forgotten_and_the_same_one_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a", "b"])  # the target, and a domain that is learned from
+def test_records_of_other_images_under_the_same_names_are_refused(
+    made: Any, tmp_path: Path, name: str
+) -> None:
+    _, (cell, *_), _, _ = made
+    few = replace(cell, batch_sizes=(4,), methods=("source",))
+    records = finish(few, domains(), tmp_path, fabric())
+    assert finish(few, domains(), tmp_path, fabric()) == records
+    before = store.place(tmp_path, few).read_bytes()
+    for asked in (few, replace(few, methods=("lame",))):
+        with pytest.raises(
+            DataError, match=f"there were {name} .15 images, .* now there are {name} "
+        ):
+            finish(asked, changed(name), tmp_path, fabric())
+    with pytest.raises(DataError, match="there were no more, now there are d "):
+        finish(few, domains(4), tmp_path, fabric())
+    assert store.place(tmp_path, few).read_bytes() == before
+
+
+def test_a_file_that_does_not_know_its_images_is_taken_as_it_is_and_learns_of_none(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (cell, *_), records, _ = made
+    older = store.Stored(cell=cell, records=records[cell.name])
+    store.write(tmp_path, older)
+    monkeypatch.setattr(parts, "in_words", None)  # nor are images looked at for nothing
+    assert finish(cell, changed("a"), tmp_path, fabric()) == older.records
+    store.add(tmp_path, cell, toys.record(method="lame"), 1.0, ("a (15 images, 0123456789ab)",))
+    assert store.read(tmp_path, cell).images == ()
+
+
+def test_another_process_with_other_images_adds_nothing(tmp_path: Path) -> None:
     (cell,) = cells(trainings=("source",))
-    no, never = (Refusal(method=m, targets=("a",), setting="", why="no") for m in ("x", "y"))
-    for commit, refused in (("old", no), ("new", never), ("new", never)):
-        store.add(tmp_path, cell, refused, 1.0, commit)
-    assert store.read(tmp_path, cell).refusals == (never,)
-    store.add(tmp_path, cell, toys.record(method="y"), 1.0, "new")
-    assert store.read(tmp_path, cell).refusals == ()
+    store.add(tmp_path, cell, toys.record(), 1.0, ("a (1 images, x)", "b (1 images, y)"))
+    with pytest.raises(
+        DataError, match=r"there were a .1 images, x., now there are a .1 images, z.;"
+    ):
+        store.add(tmp_path, cell, toys.record(), 1.0, ("b (1 images, y)", "a (1 images, z)"))
+    assert store.read(tmp_path, cell).seconds == 1.0
 
 
 def test_a_method_that_refuses_is_told_and_not_asked_again(made: Any, tmp_path: Path) -> None:

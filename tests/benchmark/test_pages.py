@@ -126,6 +126,15 @@ def test_the_page_of_an_evaluation_tells_who_could_not_take_part(tmp_path: Path)
     assert "Could not take part" not in (tmp_path / "page.html").read_text("utf-8")
 
 
+def test_an_evaluation_has_a_table_of_targets_only_where_they_came_alone(tmp_path: Path) -> None:
+    several = [record(targets=(f"{t}@fog:1", f"{t}@fog:2"), order="in_turn") for t in "ab"]
+    alone = [record(targets=(t,)) for t in "ab"]
+    for records, tables in ((several, 0), (alone, 1), ([*several, *alone], 1)):
+        evaluation_page(tmp_path / "page.html", "t", records)
+        text = (tmp_path / "page.html").read_text("utf-8")
+        assert text.count("<h2>Every target: ") == tables
+
+
 def test_pages_say_what_numbers_in_brackets_are() -> None:
     plain = [record(stream="s"), record(targets=("b",), stream="t")]
     every = [*benchmark_sections(plain), *ways_sections(plain, "look", lambda _: Section(""))]

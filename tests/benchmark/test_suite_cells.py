@@ -1,6 +1,7 @@
 """Cells of all suites, run in small: which records come, and which models are trained for them."""
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from generalizeformer.benchmark.leave_one_out import finish
 from generalizeformer.benchmark.records import Record
 
 from .lab import domains, fabric
-from .test_suites import planned
+from .test_suites import LOOKED, planned
 
 SHARED = ["source", "mirror", "alpha_bn", "t3a", "tent"]
 VARIANTS = (
@@ -119,3 +120,12 @@ def test_classes_apart_are_trained_and_compared_as_one_source(tmp_path: Path) ->
     assert {tuple(r.sources_after) for r in records} == {("b+c",)}
     assert {r.images for r in records} == {15}
     assert len(list((tmp_path / "backbones").iterdir())) == 1
+
+
+def test_classes_apart_are_met_by_a_backbone_that_is_trained_already(tmp_path: Path) -> None:
+    main = replace(LOOKED, erm=None)
+    for cell in planned("output-shift", main, targets=("a",), batch_sizes=(5,))[:2]:
+        assert cell.pooled
+        assert cell.recipe["erm"] is None
+        assert {tuple(r.sources_after) for r in Run(tmp_path).records(cell)} == {("b+c",)}
+    assert not (tmp_path / "backbones").exists()

@@ -188,6 +188,20 @@ def test_a_method_that_lacks_a_source_or_a_target_has_no_mean() -> None:
         assert single_source.tables(lacking, "t")[0].rows[1][-1] == "–"
 
 
+def test_a_seed_that_lacks_a_source_counts_for_the_others_only_on_the_page_and_in_the_summary() -> (
+    None
+):
+    more = [taught("source", "a", target, 70.0, run_seed=1) for target in "cb"]
+    entry = single_source.summary([*SINGLE, *more])["methods"]["source"]["20"]
+    assert (entry["mean"], entry["seeds"]) == (40.0, 1)
+    assert (entry["sources"]["a"]["mean"], entry["sources"]["a"]["seeds"]) == (60.0, 2)
+    table, *_ = single_source.tables([*SINGLE, *more], "t")
+    assert table.rows[0] == ("source", "60.0 ± 14.1", "20.0", "40.0")
+    smaller = taught("source", "a", "c", 30.0, batch_size=1)  # a size that one source has
+    told = single_source.summary([*SINGLE, smaller])["methods"]["source"]["1"]
+    assert (told["mean"], list(told["sources"])) == (30.0, ["a"])
+
+
 def test_a_seed_that_lacks_a_look_does_not_count() -> None:
     lacking = [r for r in DYNAMIC if (r.method, r.run_seed, r.accuracy) != ("tent", 1, 80.0)]
     entry = dynamic.summary(lacking)["methods"]["tent"]["20"]
@@ -196,6 +210,15 @@ def test_a_seed_that_lacks_a_look_does_not_count() -> None:
     assert ways.tables(lacking, "t")[0].rows[1][1:] == tuple(
         f"{cell} (1 of 2)" for cell in ("75.0", "60.0", "74.0", "+15.0", "+1.0")
     )
+
+
+def test_a_look_under_fewer_targets_than_others_met_has_no_number_and_is_never_the_best() -> None:
+    easy, hard = ("a@fog:3",), ("b@fog:3",)
+    met = [looked("source", easy, 80.0), looked("source", hard, 20.0), looked("tent", easy, 90.0)]
+    table = dynamic.sections(met)[1].table
+    assert table is not None
+    assert table.rows == (("source", "50.0"), ("tent", "–"))
+    assert table.best == ((0, 1),)
 
 
 def test_methods_of_which_none_is_whole_are_not_told() -> None:
@@ -208,6 +231,7 @@ def test_the_single_source_summary_has_the_main_shape_for_every_source() -> None
     assert (entry["mean"], entry["seeds"]) == (pytest.approx(140 / 3), 1)
     assert entry["sources"]["a"] == {
         "mean": 50.0,
+        "gain": 0.0,  # +10 and -10
         "targets": {"c": 50.0, "b": 50.0},
         "sources_after": 80.0,
         "milliseconds": 10.0,

@@ -10,10 +10,12 @@ from generalizeformer.benchmark.bench import tasks
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.dynamic import LOOKS
+from generalizeformer.benchmark.plans import several
 from generalizeformer.benchmark.suites import SUITES, cells, check_options
 from generalizeformer.benchmark.variants import VARIANTS, varied
 from generalizeformer.cli._parts import SuiteName
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.data.datasets import digits
 from generalizeformer.data.targets import parse
 from generalizeformer.errors import UserError
 from generalizeformer.training._recipe import Recipe
@@ -138,6 +140,20 @@ def test_several_targets_are_left_out_together_and_met_alone_mixed_and_in_turn()
     assert first.name == "a+b-from-c-seed-0-source"
     # What is met is no matter of the model.
     assert first.model_name == planned("several-targets", looks=(), limit=9)[0].model_name
+
+
+def test_what_a_dataset_keeps_for_targets_is_learned_from_only_where_it_is_named() -> None:
+    data = digits.build(digits.Config(protocol="inner"))
+    assert data.kept == ("30", "45", "60")
+    assert several(data, ("30", "60"))[0].sources == ("0", "15", "75", "90")
+    assert several(data, ("30", "90"))[0].sources == ("0", "15", "75")
+    assert several(data, ("30", "60"), ("0", "45"))[0].sources == ("0", "45")
+    for part in (
+        data.only(("0", "30")),
+        data.without(("0",)),
+        data.renumbered((*data.classes, "x")),
+    ):
+        assert part.kept == data.kept
 
 
 def test_variants_change_the_generator_and_never_the_backbone() -> None:

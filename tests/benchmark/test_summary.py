@@ -135,6 +135,11 @@ def test_the_chosen_settings_are_counted_for_searched_methods_only() -> None:
     )
 
 
+def test_a_setting_that_an_older_record_does_not_know_is_a_dash() -> None:
+    table = choices_table([one("alpha_bn", "a", 50.0)], "")
+    assert table.rows == (("alpha_bn", "batch_weight=– (1 of 1)"),)
+
+
 def test_the_page_has_all_tables_two_pictures_and_names_the_oracles(tmp_path: Path) -> None:
     benchmark_page(tmp_path / "page.html", "PACS & more", RECORDS)
     text = (tmp_path / "page.html").read_text("utf-8")

@@ -1,4 +1,7 @@
+import pytest
+
 from generalizeformer.benchmark.records import Refusal
+from generalizeformer.benchmark.summary import summary
 from generalizeformer.benchmark.tables import (
     accuracy_table,
     by_target,
@@ -196,6 +199,25 @@ def test_the_cells_of_a_row_are_of_the_same_trainings() -> None:
     assert table.rows[0][1:4] == ("65.0 ± 21.2", "65.0 ± 21.2", "65.0 ± 21.2")
     assert table.rows[1][1:4] == ("50.0", "50.0", "50.0")  # seed 1 lacks b
     assert table.rows[2][1:4] == ("50.0", "–", "–")  # nowhere did it meet all
+
+
+@pytest.mark.parametrize("method", ["source", "tent"])
+def test_a_seed_that_lacks_a_target_is_no_whole_training_though_no_method_met_more_in_it(
+    method: str,
+) -> None:
+    hard = [record(method=method, targets=(t,), accuracy=40.0, stream=t) for t in "abcd"]
+    easy = [
+        record(method=method, targets=("a",), accuracy=90.0, run_seed=seed, stream="a")
+        for seed in (1, 2)
+    ]
+    rows = [
+        accuracy_table([*hard, *easy], "").rows[0][1],
+        target_table([*hard, *easy], 20, "").rows[0][5],
+        measures_table([*hard, *easy], "").rows[0][1],
+    ]
+    assert rows == ["40.0"] * 3
+    told = summary([*hard, *easy])["methods"][method]["20"]
+    assert (told["mean"], told["seeds"]) == (40.0, 1)
 
 
 def test_who_could_not_take_part_is_a_row_with_the_reason() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from generalizeformer.cli import benchmark as verb
 from generalizeformer.cli.main import main
+from generalizeformer.data.datasets import synthetic
+from generalizeformer.data.domains import DomainDataset
 
 from .conftest import Command
 
@@ -83,7 +85,7 @@ def test_the_summary_has_the_prescribed_names_and_shape(done: Any) -> None:
     for entry in methods.values():
         assert list(entry) == ["3"]
         assert entry["3"].keys() == {
-            *("mean", "targets", "sources_after", "milliseconds", "seeds"),
+            *("mean", "gain", "targets", "sources_after", "milliseconds", "seeds"),
         }
         assert list(entry["3"]["targets"]) == ["a", "c"]
         assert entry["3"]["seeds"] == 1
@@ -146,11 +148,12 @@ def test_a_narrower_run_tells_all_that_was_recorded_in_the_same_settings(
     assert ended.status == 0, ended.err
     assert untimed(out) == before
     assert "main: told as well, as recorded before, are cells of other targets, " in ended.err
-    seeds = command(*narrower, "--seeds", "1", "--trainings", "source", "--methods", "source")
-    assert "or seeds: 6\n" in seeds.err
-    told = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
-    assert told["source"]["3"]["targets"].keys() == {"a", "c"}
-    assert told["source"]["3"]["seeds"] == 2
+    one = ("--seeds", "1", "--trainings", "source", "--methods", "source")
+    for words, cells, seeds in ((narrower, 6, 1), ((*narrower[:-1], "c"), 7, 2)):
+        assert f"or seeds: {cells}\n" in command(*words, *one).err
+        told = json.loads((out / "summary.json").read_text("utf-8"))["methods"]
+        assert told["source"]["3"]["targets"].keys() == {"a", "c"}
+        assert told["source"]["3"]["seeds"] == seeds  # the second one is whole with both
 
 
 def test_records_of_other_settings_are_not_told_with_those_asked_for(
@@ -223,7 +226,7 @@ def test_targets_that_a_dataset_keeps_apart_are_met_together(
     names = sorted(path.name for path in made.iterdir())
     assert names == ["accuracy.svg", "cells", "page.html", "summary.json"]
     (cell,) = (made / "cells").iterdir()
-    assert cell.name.startswith("30+60-from-0+15+75+90+45-seed-0-source-")
+    assert cell.name.startswith("30+60-from-0+15+75+90-seed-0-source-")
     records = json.loads(cell.read_text("utf-8"))["records"]
     assert [r["targets"] for r in records] == [["30"], ["60"], ["30", "60"], ["30", "60"]]
 
@@ -234,6 +237,16 @@ def test_later_settings_override_earlier_ones(done: Any, refused: Refused, tmp_p
     given = ("--settings", tmp_path / "first.json", tmp_path / "second.json")
     message = refused("benchmark", tmp_path / "out", *DATA, *given)
     assert message.startswith(f"{tmp_path / 'second.json'}: recipe: stay is 2")
+
+
+def test_a_paper_s_φ_that_trains_a_backbone_is_refused_before_anything_runs(
+    refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "paper.json").write_text('{"episodes": "joint"}')
+    given = (*DATA, "--paper-settings", tmp_path / "paper.json")
+    message = refused("benchmark", tmp_path / "out", *given)
+    assert message.startswith("paper_settings: episodes are 'joint', which train the backbone")
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_matplotlib_the_answer_is_there_all_the_same(
@@ -256,6 +269,10 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
         (("--trainings", "erm"), "trainings: there is no 'erm'; choose from: source, generalizef"),
         (("--data-settings", "domains=1"), "synthetic: it has one domain ('a'), and leaving it"),
         (("--data-settings", "domains=2"), "one source domain ('b') cannot play source and target"),
+        (
+            ("--data-settings", "domains=2"),
+            "episodes 'looks' (in a file of --settings, {\"episodes\": ",
+        ),
         (("--data", "pax"), "datasets: there is no 'pax'; choose one of: digits"),
         (("--batch-sizes", "20", "0"), "stream: batch_size is 0; it must be at least 1"),
         (("--limit", "0"), "stream: limit is 0; it must be at least 1"),
@@ -275,6 +292,40 @@ def test_what_cannot_run_is_refused_in_one_line(
 ) -> None:
     assert message in refused("benchmark", tmp_path / "out", *DATA, *words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("targets", ["a", "b"])  # recorded, and told together with what is
+def test_records_of_other_images_are_refused_before_anything_runs(
+    done: Any, refused: Refused, monkeypatch: pytest.MonkeyPatch, targets: str
+) -> None:
+    out, words = done
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    build = synthetic.build
+
+    def otherwise(config: Any) -> DomainDataset:
+        made = build(config)
+        for domain in made.domains:
+            domain.images[0] ^= 1
+        return made
+
+    monkeypatch.setattr(synthetic, "build", otherwise)
+    message = refused(*words[:-2], targets)
+    assert "its records were made on other images: there were " in message
+    assert message.endswith("or results a new folder (OUT of `benchmark`, --out of `reproduce`)")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_source_models_alone_need_no_second_domain_to_learn_from(
+    command: Command, tmp_path: Path
+) -> None:
+    few = ("--source-steps", "1", "--seeds", "0", "--batch-sizes", "5", "5", "--methods", "source")
+    two = ["domains=2" if word == "domains=3" else word for word in DATA]
+    words = ("benchmark", tmp_path / "out", *two, *few)
+    ended = command(*words, "--trainings", "source")
+    assert ended.status == 0, ended.err
+    told = json.loads((tmp_path / "out" / "summary.json").read_text("utf-8"))["methods"]
+    assert told["source"]["5"]["targets"].keys() == {"a", "b"}
+    assert command(*words).status == 0  # methods that are compared on it ask for nothing else
 
 
 def test_results_cannot_go_into_a_file(refused: Refused, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import torch
 
 from generalizeformer.benchmark import store
 from generalizeformer.cli import benchmark as verb
+from generalizeformer.cli._cells import check_rows, planned, recordable
 from generalizeformer.cli._parts import Part, check_common
 from generalizeformer.cli.reproduce import read_plan
-from generalizeformer.data.datasets import pacs
+from generalizeformer.data.datasets import pacs, synthetic
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import UserError
 
@@ -175,13 +176,84 @@ def fake_pacs() -> DomainDataset:
 @pytest.mark.parametrize(("name", "least"), [("pacs", 238), ("pacs_small", 24)])
 def test_every_file_of_pacs_records_is_one_of_its_plan(name: str, least: int) -> None:
     folder = PACS.with_name(name)
-    cells = [
-        cell
-        for part in read_plan(folder).values()
-        for suite in part.cells(fake_pacs(), None).values()
-        for cell in suite
-    ]
-    planned = {store.place(folder, cell) for cell in cells}
+    parts = read_plan(folder)
+    asked = planned(parts, fake_pacs(), None)
+    told = recordable(parts, asked, fake_pacs(), None)
+    check_rows(folder, asked, told)
+    places = {store.place(folder, cell) for cells in told.values() for cell in cells}
     there = {*folder.glob("cells/*.json"), *folder.glob("*/cells/*.json")}
-    assert there <= planned
+    assert there <= places
     assert len(there) >= least
+
+
+def test_every_file_of_rotated_mnist_is_one_of_its_plan() -> None:
+    folder = PACS.with_name("rotated_mnist")
+    images, labels = torch.zeros(10, 1, 28, 28, dtype=torch.uint8), torch.arange(10)
+    names = ("0", "15", "75", "90", "30", "45", "60")
+    domains = tuple(Domain(name, images, labels) for name in names)
+    data = DomainDataset("rotated_mnist", tuple(map(str, range(10))), domains)
+    parts = read_plan(folder)
+    asked = planned(parts, data, "inner")
+    told = recordable(parts, asked, data, "inner")
+    check_rows(folder, asked, told)
+    places = {store.place(folder, cell) for cells in told.values() for cell in cells}
+    assert places == {*folder.glob("*/cells/*.json")}
+
+
+def clash(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Two parts of a plan are looked at, without any training."""
+    plan = {"shared": SHARED, "parts": {"one": first, "two": second}}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    parts, data = read_plan(folder), synthetic.build(synthetic.Config(domains=4, per_class=5))
+    asked = planned(parts, data, None)
+    check_rows(folder, asked, recordable(parts, asked, data, None))
+
+
+SEVERAL = {"suite": ["several-targets"], "settings": [], "methods": ["source"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({}, {"source_steps": 3}, "source of main on a, seed 0, but they differ in recipe.erm.ste"),
+        ({}, {"steps": 3}, "generalizeformer of main on a, seed 0, .* recipe.meta.steps .2, 3.;"),
+        ({"limit": 4}, {"methods": ["lame"]}, "differ in limit .4, None.; give both the same, or"),
+        (SEVERAL, SEVERAL | {"targets": ["a", "d"]}, "targets .*'a', 'c'.*'a', 'd'"),
+    ],
+)
+def test_parts_that_would_share_a_row_but_not_their_settings_are_refused(
+    folder: Path, first: Any, second: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=f"^parts 'one' and 'two': both are told as .*{message}"):
+        clash(folder, first, second)
+
+
+def test_a_clash_is_refused_before_anything_runs(folder: Path, refused: Refused) -> None:
+    parts = {"one": {}, "two": {"source_steps": 3}}
+    (folder / "plan.json").write_text(json.dumps({"shared": SHARED, "parts": parts}))
+    assert "recipe.erm.steps (2, 3)" in refused("reproduce", folder, "--parts", "two")
+    assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "settings.json"]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"methods": ["lame", "itta"], "batch_sizes": [5], "seeds": [0, 1]},
+        {"methods": ["lame"], "steps": 3},  # φ is another, but this part asks for none
+        {"suite": ["single-source"], "source_steps": 3, "sources": ["b"]},
+        {"targets": ["b"], "source_steps": 3},
+    ],
+)
+def test_parts_that_share_no_row_or_all_settings_are_not_refused(folder: Path, second: Any) -> None:
+    clash(folder, {}, second)
+
+
+def test_what_no_part_asks_for_is_refused_once_it_is_recorded(folder: Path) -> None:
+    first, second = ({"methods": [name], "steps": n} for name, n in (("source", 2), ("lame", 3)))
+    clash(folder, first, second)
+    parts, data = read_plan(folder), synthetic.build(synthetic.Config(domains=4, per_class=5))
+    told = recordable(parts, planned(parts, data, None), data, None)
+    for cells in told.values():
+        store.write(folder, store.Stored(cell=cells[1]))
+    with pytest.raises(UserError, match="both are told as generalizeformer of main on a, seed 0"):
+        clash(folder, first, second)

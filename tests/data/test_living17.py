@@ -80,6 +80,7 @@ def test_sources_and_targets_are_the_two_sides_of_the_dataset(tmp_path: Path) ->
     sources, targets = living17.sources(config), living17.targets(config)
     assert (sources.names, targets.names) == (("source-0", "source-1"), ("target",))
     assert sources.every == targets.every == living17.PUBLISHED.domains
+    assert sources.kept == targets.names
     assert not {file for d in sources.domains for file in d.files or ()} & {
         *targets["target"].files
     }  # type: ignore[misc]

@@ -56,6 +56,7 @@ def prints(images: torch.Tensor) -> list[bytes]:
 def test_protocols_give_the_angles_of_digits(root: str, module: ModuleType, protocol: str) -> None:
     config = module.Config(root=root, protocol=protocol, per_angle=7)
     dataset, sources, targets = module.build(config), module.sources(config), module.targets(config)
+    assert dataset.kept == targets.names
     assert sources.names == tuple(str(angle) for angle in digits.SOURCES[protocol])
     assert targets.names == tuple(str(angle) for angle in digits.TARGETS[protocol])
     assert dataset.names == sources.names + targets.names

@@ -1,4 +1,5 @@
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,15 @@ def test_a_missing_log_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "walk.jsonl").unlink()
     fit(Walk(), stage(tmp_path))
     assert [line["step"] for line in log_of(tmp_path)] == [6, 8, 10, 12]
+
+
+def test_a_state_has_the_same_bytes_whoever_writes_it(tmp_path: Path) -> None:
+    stopped(tmp_path / "one", 5)
+    other = threading.Thread(target=stopped, args=(tmp_path / "other", 5))
+    other.start()
+    other.join()
+    one, two = ((tmp_path / name / "walk.state").read_bytes() for name in ("one", "other"))
+    assert one == two
 
 
 def test_half_a_state_file_beside_the_whole_one_is_ignored(tmp_path: Path) -> None:

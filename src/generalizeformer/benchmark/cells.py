@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -24,7 +24,7 @@ SOURCE = "source"
 # What a source model depends on in a recipe: another φ leaves it, and the records made with it, as they are.
 LEARNED = ("erm", "validation", "division", "seed")
 # What cells whose records are told together may differ in, beside what only adds to them.
-PLACES = ("target", "targets", "sources", "seed")
+PLACES = ("target", "sources", "seed")
 ROOM = "-" * 40  # what follows in a file's name: a training
 
 
@@ -96,10 +96,19 @@ class Cell:
         """The same for cells whose records can be put together."""
         return self._digest(ADDITIONS)
 
+    def differences(self, other: "Cell") -> list[str]:
+        """The settings for which records of two cells cannot be put together, with the values of both."""
+        one, two = (_leaves(cell._content(ADDITIONS)) for cell in (self, other))
+        names = [n for n in {**one, **two} if one.get(n) != two.get(n)]
+        return [f"{name} ({one.get(name)!r}, {two.get(name)!r})" for name in names]
+
     def kind(self) -> str:
-        """The same for cells that differ in nothing but what is learned from, what is met, and the seed."""
+        """The same for cells that differ in nothing but what is learned from, what is met, and the seed.
+
+        Of several targets, in the seed alone: their rows are of one set of targets, and of what one model learned from.
+        """
         seedless = replace(self, recipe=self.recipe | {"seed": 0})
-        return seedless._digest((*ADDITIONS, *PLACES))
+        return seedless._digest((*ADDITIONS, *(("seed",) if self.targets else PLACES)))
 
     def streams(self) -> list[Stream]:
         """The target in every batch size: by itself, or each of several alone, then all mixed, then in turn."""
@@ -126,10 +135,14 @@ class Cell:
         return from_dict(Recipe, self.recipe)
 
     def _digest(self, without: Collection[str] = ()) -> str:
+        content = self._content(without)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _content(self, without: Collection[str]) -> dict[str, Any]:
         content = {name: value for name, value in asdict(self).items() if name not in without}
         content = {name: value for name, value in content.items() if value or name not in NEWER}
         content["recipe"] = self._decisive()
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return content
 
     def _decisive(self) -> dict[str, Any]:
         """The settings of the recipe that the trained model depends on.
@@ -143,6 +156,15 @@ class Cell:
         named = recipe["model"]["selection"]["classifier"]
         told = {} if named is None else {"classifier": named}
         return {name: recipe[name] for name in LEARNED} | told
+
+
+def _leaves(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested settings by their paths, such as recipe.erm.steps."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = f"{above}{name}"
+        found |= _leaves(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return found
 
 
 def _short(words: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
-from generalizeformer.benchmark.tables import FEWER, Table, by_seed, method_names, table
+from generalizeformer.benchmark.tables import FEWER, Table, by_seed, method_names, table, whole
 from generalizeformer.benchmark.ways import ALONE, by_way, summarised, told, way, ways_sections
 
 LOOKS = (
@@ -43,10 +43,9 @@ def _each_look(records: Sequence[Record]) -> Section:
 def _look_table(records: Sequence[Record]) -> Table:
     alone = [record for record in records if way(record) == ALONE]
     methods, looks = method_names(alone), list(dict.fromkeys(map(_look, alone)))
+    here = {look: [record for record in alone if _look(record) == look] for look in looks}
     values = {
-        (m, look): by_seed(
-            [r for r in alone if r.method == m and _look(r) == look], lambda r: r.accuracy
-        )
+        (m, look): by_seed(whole(here[look], m), lambda r: r.accuracy)
         for m in methods
         for look in looks
     }

@@ -14,7 +14,7 @@ from generalizeformer.benchmark import store
 from generalizeformer.benchmark.bench import Bench, tasks
 from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.comparisons import COMPARISONS
-from generalizeformer.benchmark.parts import learned_from, met
+from generalizeformer.benchmark.parts import described, learned_from, met
 from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card
@@ -39,9 +39,11 @@ def finish(
 
     `again`: methods whose records of other commits do not count, and are replaced one by one.
     """
+    store.check_images(folder, [cell], domains)
     since, done = time.monotonic(), store.read(folder, cell).done(commit, again)
     missing = [task for task in tasks(cell) if task.key not in done]
     if missing:
+        images = described(cell, domains)
         bench = _bench(cell, domains, folder, fabric, report)
         source = fingerprint(bench.model.backbone.state_dict())
         for other in store.beside(folder, cell):
@@ -49,7 +51,7 @@ def finish(
         for number, task in enumerate(missing, start=1):
             answer = _marked(bench.answer(task), fabric.device, commit, source, cell)
             now = time.monotonic()
-            store.add(folder, cell, answer, now - since, commit)
+            store.add(folder, cell, answer, now - since, images)
             since = now
             _let_go(fabric)
             if report is not None:
@@ -136,9 +138,9 @@ def _check_same(source: str, stored: store.Stored, folder: Path) -> None:
 def _marked(
     answer: Record | Refusal, device: torch.device, commit: str | None, source: str, cell: Cell
 ) -> Record | Refusal:
-    """A record with what it was made by."""
+    """An answer with what it was made by."""
     if isinstance(answer, Refusal):
-        return answer
+        return replace(answer, commit=commit)
     training = cell.recipe.get("also", {}).get(answer.method, {})
     where = _named(device)
     return replace(answer, device=where, commit=commit, source=source, training=training)

@@ -84,7 +84,8 @@ def evaluation_page(
     """
     settings = dict.fromkeys(record.setting for record in records)
     told = {setting: [r for r in records if r.setting == setting] for setting in settings}
-    several = {s: mine for s, mine in told.items() if len({r.targets for r in mine}) > 1}
+    alone = {s: [r for r in mine if len(r.targets) == 1] for s, mine in told.items()}
+    several = {s: mine for s, mine in alone.items() if len({r.targets for r in mine}) > 1}
     sections = [
         Section("Accuracy", ABOUT_EVALUATION, accuracy_table(records, title)),
         Section(figures.SAME, picture=figures.accuracy_bars(records)),

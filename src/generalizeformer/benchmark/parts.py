@@ -8,6 +8,7 @@ from generalizeformer.data import targets
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.splits import share_classes
 from generalizeformer.seeds import derive
+from generalizeformer.training._start import described as in_words
 
 AT_ONCE = 256  # images that are changed together: bounds memory, changes no pixel
 
@@ -47,6 +48,16 @@ def met(cell: Cell, domains: DomainDataset, device: torch.device | str = "cpu") 
     domain = _limited(domains[cell.target], cell)
     seen = tuple(_under(domain, word, cell.seed, device) for word in cell.words)
     return DomainDataset(domains.name, domains.classes, seen)
+
+
+def described(cell: Cell, domains: DomainDataset) -> tuple[str, ...]:
+    """The domains that the cell's model learns from and meets, in words that change when any pixel or label does.
+
+    As the dataset has them: limits, looks and the classes that sources know follow from these and the cell.
+    """
+    targets = cell.targets or (cell.target,)
+    names = (*(cell.sources or domains.without(targets).names), *targets)
+    return tuple(in_words(domains[name]) for name in names)
 
 
 def _limited(domain: Domain, cell: Cell) -> Domain:

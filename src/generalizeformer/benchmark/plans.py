@@ -28,11 +28,12 @@ def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
 
     What compared methods have to be trained for is trained beside the source model.
     """
-    if main.episodes == "joint":
-        raise DataError(
-            "episodes are 'joint', which train the backbone together with φ, so that methods would start from "
-            "different ones; use held-out or looks"
-        )
+    for where, recipe in (("", main), ("paper_settings: ", paper)):
+        if recipe.episodes == "joint":
+            raise DataError(
+                f"{where}episodes are 'joint', which train the backbone together with φ, so that methods would start "
+                "from different ones; use held-out or looks"
+            )
     paper = replace(
         paper,
         erm=main.erm,
@@ -55,7 +56,11 @@ def left_out(
 def several(
     domains: DomainDataset, targets: Sequence[str], sources: Sequence[str] = ()
 ) -> list[Task]:
-    """These targets with the sources, or all other domains, to learn from."""
+    """These targets with the sources, or all other domains, to learn from.
+
+    Domains that the dataset keeps for targets are learned from only where they are named: they may hold the images
+    of the targets once more, at another angle.
+    """
     _check_domains(domains, (*targets, *sources))
     met = tuple(dict.fromkeys(targets))
     if len(met) < 2:
@@ -63,7 +68,8 @@ def several(
             f"targets: got {', '.join(met) or 'none'}; name two or more, as they are met alone and mixed, out of: "
             f"{', '.join(domains.names)}"
         )
-    learned = tuple(dict.fromkeys(sources or [n for n in domains.names if n not in met]))
+    others = [name for name in domains.names if name not in (*met, *domains.kept)]
+    learned = tuple(dict.fromkeys(sources or others))
     if not learned or {*learned} & {*met}:
         raise DataError(
             f"targets are {', '.join(met)} and sources {', '.join(learned) or 'none'}; no target can be learned from, "
@@ -105,6 +111,7 @@ def plan(
     """The cells of a benchmark: for every seed, every task, every training."""
     _check_given(known, seeds, trainings, shared["batch_sizes"])
     _check_looks(domains, tasks, shared.get("looks", ()))
+    shared["batch_sizes"] = tuple(dict.fromkeys(shared["batch_sizes"]))
     return [
         _cell(domains, replace(known[training], seed=seed), task, training, shared)
         for seed in dict.fromkeys(seeds)
@@ -123,7 +130,7 @@ def _cell(
         dataset=domains.name, recipe=to_dict(recipe.decided()), training=training, **(shared | own)
     )
     taught = known_to(cell, domains)
-    recipe.check(taught)
+    recipe.check(taught, training != SOURCE)
     return replace(cell, recipe=to_dict(_pooled(recipe, taught).decided())) if cell.pooled else cell
 
 
@@ -134,7 +141,8 @@ def _pooled(recipe: Recipe, sources: DomainDataset) -> Recipe:
             "division is 'official', whose lists are of single domains, but here all sources are one; use seeded "
             "or domainbed"
         )
-    assert recipe.erm is not None
+    if recipe.erm is None:  # the backbone is trained already, so there are no steps
+        return recipe
     together = recipe.erm.per_domain * len(sources.names)
     return replace(recipe, erm=replace(recipe.erm, per_domain=together))
 

@@ -74,6 +74,7 @@ class Refusal:
     setting: str  # the column it is missing from
     why: str  # the method's own words
     stream: str = ""  # its key
+    commit: str | None = None  # of the code that refused, where a benchmark noted it
 
 
 def refusal(method: str, stream: Stream, error: Exception) -> Refusal:

@@ -39,11 +39,10 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     told = {source: of_targets(mine)["methods"] for source, mine in by_source(records).items()}
     methods: dict[str, dict[str, Any]] = {}
     for method in method_names(records):
-        for size in map(str, batch_sizes(records)):
+        for size in batch_sizes(records):
             # As with targets: a mean over fewer sources than the others' is no mean to be compared.
-            asked = [of for of in told.values() if any(size in entry for entry in of.values())]
-            if asked and all(size in of.get(method, {}) for of in asked):
-                methods.setdefault(method, {})[size] = _entry(told, method, size)
+            if mine := whole([r for r in records if r.batch_size == size], method):
+                methods.setdefault(method, {})[str(size)] = _entry(mine, told, method, str(size))
     return {"methods": methods}
 
 
@@ -91,15 +90,12 @@ def _source_table(parts: dict[str, list[Record]], batch_size: int, title: str) -
     return table(title, methods, list(columns), values)
 
 
-def _entry(told: dict[str, Any], method: str, size: str) -> dict[str, Any]:
-    """One method in one batch size."""
-    sources = {
-        source: methods[method][size]
-        for source, methods in told.items()
-        if size in methods.get(method, {})
-    }
+def _entry(
+    records: Sequence[Record], told: dict[str, Any], method: str, size: str
+) -> dict[str, Any]:
+    """One method in one batch size: the mean over the seeds of all sources, and each source over its own."""
     return {
-        "mean": mean(v for entry in sources.values() for v in entry["targets"].values()),
-        "sources": sources,
-        "seeds": min(entry["seeds"] for entry in sources.values()),
+        "mean": mean(record.accuracy for record in records),
+        "sources": {s: of[method][size] for s, of in told.items() if size in of.get(method, {})},
+        "seeds": len({record.run_seed for record in records}),
     }

@@ -1,15 +1,18 @@
 """What is there of each cell as a file, so that a benchmark can be stopped at any time and goes on where it was."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from generalizeformer import atomic
 from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.parts import described
 from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.config import from_dict
+from generalizeformer.data.domains import DomainDataset
+from generalizeformer.errors import DataError
 
 Key = tuple[str, str]
 """A method's name and a stream's key."""
@@ -23,7 +26,16 @@ class Stored:
     records: tuple[Record, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     seconds: float = 0.0  # trained and evaluated, in all tries
-    commit: str | None = None  # of the code that was refused, where it is known
+    images: tuple[
+        str, ...
+    ] = ()  # the domains that all of it was made on, in words; (): nobody knows
+    commit: str | None = None  # older files': of the code that made all their refusals
+
+    def __post_init__(self) -> None:
+        if self.commit is not None:
+            own = tuple(replace(r, commit=r.commit or self.commit) for r in self.refusals)
+            object.__setattr__(self, "refusals", own)
+            object.__setattr__(self, "commit", None)
 
     def done(self, commit: str | None, again: Collection[str] = ()) -> set[Key]:
         """What need not be done: all records, and what this very code was refused.
@@ -35,8 +47,8 @@ class Stored:
             for record in self.records
             if record.method not in again or (commit is not None and commit == record.commit)
         ]
-        if commit is not None and commit == self.commit:
-            answers += self.refusals
+        if commit is not None:
+            answers += [refusal for refusal in self.refusals if refusal.commit == commit]
         return {(answer.method, answer.stream) for answer in answers}
 
     def told(self, first: Sequence[str]) -> tuple[Record, ...]:
@@ -87,15 +99,48 @@ def alike(folder: Path, cells: Sequence[Cell], domains: Collection[str]) -> list
     return [c for c in found if c.domains <= {*domains} and place(folder, c) not in known]
 
 
+def check_images(folder: Path, cells: Iterable[Cell], domains: DomainDataset) -> None:
+    """Raises where records of these cells were made on other images under the same names.
+
+    Older files do not know theirs, and are taken as they are.
+    """
+    for cell in cells:
+        stored = read(folder, cell)
+        if stored.images:  # only then is it worth looking at all images
+            _compare(place(folder, cell), stored.images, described(cell, domains))
+
+
+def _compare(path: Path, there: Collection[str], here: Collection[str]) -> None:
+    if {*there} == {*here}:
+        return
+    old, new = (
+        ", ".join(word for word in one if word not in other) or "no more"
+        for one, other in ((there, here), (here, there))
+    )
+    raise DataError(
+        f"{path}: its records were made on other images: there were {old}, now there are {new}; give those of that "
+        "time (--root), or results a new folder (OUT of `benchmark`, --out of `reproduce`)"
+    )
+
+
 def add(
-    folder: Path, cell: Cell, answer: Record | Refusal, seconds: float, commit: str | None
+    folder: Path,
+    cell: Cell,
+    answer: Record | Refusal,
+    seconds: float,
+    images: tuple[str, ...] = (),
 ) -> None:
-    """Adds an answer, and the time that it took, to what is there by now: other processes add to the same file."""
+    """Adds an answer, and the time that it took, to what is there by now: other processes add to the same file.
+
+    `images`: what it was made on. A file that does not know that of older answers will not know it of newer ones.
+    """
     with atomic.alone(folder / "models" / cell.model_name / "records"):  # no lock among results
         there = read(folder, cell)
-        kept = there.refusals if commit == there.commit else ()  # what other code was refused
-        there = replace(there, refusals=kept, commit=commit)
-        write(folder, replace(there.plus(answer), seconds=there.seconds + seconds))
+        if there.images:
+            _compare(place(folder, cell), there.images, images)
+        known = there.images if there.records or there.refusals else images
+        more = replace(there.plus(answer), seconds=there.seconds + seconds, images=known)
+        write(folder, more)
 
 
 def write(folder: Path, stored: Stored) -> None:

@@ -14,6 +14,7 @@ from generalizeformer.benchmark.selection import grid
 from generalizeformer.benchmark.tables import (
     Table,
     batch_sizes,
+    by_seed,
     gain_over,
     method_names,
     milliseconds,
@@ -24,8 +25,8 @@ from generalizeformer.benchmark.tables import (
 def summary(records: Sequence[Record]) -> dict[str, Any]:
     """Percent by method and batch size: on each target (mean over seeds), their mean, and on the sources after.
 
-    Of each method, the seeds in which it met all that the others met; where there is none, nothing is told. The gain
-    is over the source model of the same seeds: where methods have met fewer of them, only that can be compared.
+    Of each method, the seeds in which it met all that any method met in any; where there is none, nothing is told. The
+    gain is over the source model of the same seeds: where methods have met fewer of them, only that can be compared.
     """
     alone = [record for record in records if len(record.targets) == 1]
     methods: dict[str, dict[str, Any]] = {}
@@ -61,7 +62,7 @@ def _entry(records: Sequence[Record], gain: Callable[[Record], float | None]) ->
     names = dict.fromkeys(record.targets[0] for record in records)
     parts = {name: [r for r in records if r.targets == (name,)] for name in names}
     targets = {name: mean(r.accuracy for r in part) for name, part in parts.items()}
-    gained = [value for value in map(gain, records) if value is not None]
+    gained = by_seed(records, gain)  # as in the page's table
     after = [value for record in records for value in record.sources_after.values()]
     return {
         "mean": mean(targets.values()),
@@ -84,6 +85,9 @@ def _choices(records: Sequence[Record], method: str, batch_size: int) -> str:
     """The chosen settings, the most frequent first."""
     mine = [r for r in records if r.method == method and r.batch_size == batch_size]
     searched = _grid(method)[0].keys()
-    words = [", ".join(f"{name}={record.settings[name]}" for name in searched) for record in mine]
+    words = [  # older records do not know newer settings
+        ", ".join(f"{name}={record.settings.get(name, '–')}" for name in searched)
+        for record in mine
+    ]
     ordered = sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))
     return "; ".join(f"{word} ({count} of {len(mine)})" for word, count in ordered) or "–"

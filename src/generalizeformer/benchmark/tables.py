@@ -162,20 +162,16 @@ def seed_means(records: Sequence[Record], method: str, setting: str) -> list[flo
 
 
 def whole(records: Sequence[Record], method: str) -> list[Record]:
-    """The method's records of those seeds in which it met all streams that any method met.
+    """The method's records of those seeds in which it met all streams that any method met in any seed.
 
-    A mean over fewer targets than the others' is no mean to be compared.
+    A mean over fewer targets than the others' is no mean to be compared, be they other methods' or other trainings'.
     """
     met: dict[tuple[str, int], set[tuple[Any, ...]]] = {}
     for record in records:
         stream = (record.targets, record.batch_size, record.order, tuple(record.sources_before))
         met.setdefault((record.method, record.run_seed), set()).add(stream)
-    full = {
-        seed: set[Any]().union(*(s for (_, k), s in met.items() if k == seed)) for _, seed in met
-    }
-    return [
-        r for r in records if r.method == method and met[method, r.run_seed] == full[r.run_seed]
-    ]
+    full = set[Any]().union(*met.values())
+    return [r for r in records if r.method == method and met[method, r.run_seed] == full]
 
 
 def by_target(records: Sequence[Record], method: str, setting: str) -> dict[str, float]:

@@ -43,7 +43,7 @@ class Part:
         targets: Domains to leave out, one at a time; all if none is named. Of several-targets: two or more to leave out
             together, also such as the dataset's protocol has for targets.
         sources: Of single-source: the domains to learn from, one at a time; all if none is named. Of several-targets:
-            those to learn from together; all others if none is named.
+            those to learn from together; if none is named, all others but those that the dataset has for targets.
         looks: Of dynamic: how targets look, such as rotation:30 fog:3 look:7; eight usual ones if none is named.
         classes_apart: Of output-shift: who knows which classes, as for `train`; labels if not given.
         seeds: One training per target and seed.

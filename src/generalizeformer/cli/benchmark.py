@@ -2,16 +2,16 @@
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from generalizeformer.cli._cells import check_rows, files, planned, recordable
 from generalizeformer.cli._data import Choice, source_domains
-from generalizeformer.cli._parts import Machine, Part, check_again, check_common, told_of
+from generalizeformer.cli._parts import Machine, Part, check_again, check_common
 from generalizeformer.cli._terminal import (
     aside,
     check_folder,
@@ -56,45 +56,48 @@ def record(
 ) -> None:
     """The records of these parts in their order, all if none is chosen, and what all parts of their suites tell."""
     from generalizeformer.benchmark.side_by_side import Place
-    from generalizeformer.benchmark.time_limit import OutOfTimeError, TimeLimit
+    from generalizeformer.benchmark.store import alike, check_images
+    from generalizeformer.benchmark.time_limit import TimeLimit
 
     check_folder(out)
     where.check()
     end = None if where.minutes is None else TimeLimit.of(where.minutes)
     first = check_common(parts)
-    choice, precision = first.choice(where.root), first.precision
+    choice = first.choice(where.root)
     domains, divided = source_domains(choice, ())
-    cells = [c for name in chosen or parts for c in _planned(name, parts[name], domains, divided)]
+    asked = planned(parts, domains, divided)
+    cells = [cell for name in chosen or parts for cell in asked[name]]
     commit = _commit()
     check_again(where.again, cells, commit)
+    # What was recorded before is told as well, whatever is asked for now.
+    told = recordable(parts, asked, domains, divided)
+    check_rows(out, asked, told)
+    every = [cell for mine in told.values() for cell in mine]
+    check_images(out, [*every, *alike(out, every, domains.names)], domains)
     if not where.only_tell:
         make_folder(out)
-        device = fabric(where.device, 1, precision)
+        device = fabric(where.device, 1, first.precision)
         load = partial(_domains, choice)
-        place = Place(load, device.device.type, precision, out, commit, end, where.again)
-        try:
-            if where.jobs > 1:
-                _side_by_side(cells, place, where.jobs)
-            else:
-                _finish(cells, domains, place, device)
-        except OutOfTimeError:
-            aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
-    # What was recorded before is told as well, whatever is asked for now.
-    whole = {name: replace(part, methods=(), trainings=None) for name, part in parts.items()}
-    every = [c for name, part in whole.items() for c in _planned(name, part, domains, divided)]
+        place = Place(load, device.device.type, first.precision, out, commit, end, where.again)
+        _run(cells, domains, place, device, where.jobs)
     for suite in dict.fromkeys(cell.suite for cell in cells):
-        asked = _files(cell for cell in every if cell.suite == suite)
-        _tell(out, suite, choice.data, [*asked, *_others(out, asked, domains)])
+        mine = files(cell for cell in every if cell.suite == suite)
+        _tell(out, suite, choice.data, [*mine, *_others(out, mine, domains)])
 
 
-def _planned(name: str, part: Part, domains: "DomainDataset", divided: str | None) -> "list[Cell]":
-    with told_of(name):
-        return [cell for mine in part.cells(domains, divided).values() for cell in mine]
+def _run(
+    cells: "Sequence[Cell]", domains: "DomainDataset", place: "Place", device: "Fabric", jobs: int
+) -> None:
+    """Makes what is missing of the cells, until the time is up."""
+    from generalizeformer.benchmark.time_limit import OutOfTimeError
 
-
-def _files(cells: "Iterable[Cell]") -> "list[Cell]":
-    """One cell for every file of records: parts that only add methods or batch sizes share theirs."""
-    return list({(cell.name, cell.basis()): cell for cell in cells}.values())
+    try:
+        if jobs > 1:
+            _side_by_side(cells, place, jobs)
+        else:
+            _finish(cells, domains, place, device)
+    except OutOfTimeError:
+        aside.print("time is up: run the same command again and it goes on", soft_wrap=True)
 
 
 def _others(out: Path, asked: "Sequence[Cell]", domains: "DomainDataset") -> "list[Cell]":

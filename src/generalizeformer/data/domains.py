@@ -75,6 +75,7 @@ class DomainDataset:
     classes: tuple[str, ...]
     domains: tuple[Domain, ...]
     every: tuple[str, ...] = ()  # all domains of the dataset that these were chosen from
+    kept: tuple[str, ...] = ()  # of all domains, those that the dataset keeps for targets
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -105,7 +106,7 @@ class DomainDataset:
 
     def replaced(self, domains: Iterable[Domain]) -> "DomainDataset":
         """The dataset with these domains for its own: chosen, divided or changed ones."""
-        return DomainDataset(self.name, self.classes, tuple(domains), self.every)
+        return replace(self, domains=tuple(domains))
 
     def renumbered(self, classes: tuple[str, ...]) -> "DomainDataset":
         """The dataset with its classes numbered as in a longer list that holds all of them."""
@@ -118,11 +119,12 @@ class DomainDataset:
                 f"{', '.join(map(repr, classes))} apart; leave those images out, or train on them"
             )
         numbers = torch.tensor([classes.index(name) for name in self.classes])
-        return DomainDataset(
-            self.name,
-            classes,
-            tuple(replace(d, labels=numbers.to(d.labels.device)[d.labels]) for d in self.domains),
-            self.every,
+        return replace(
+            self,
+            classes=classes,
+            domains=tuple(
+                replace(d, labels=numbers.to(d.labels.device)[d.labels]) for d in self.domains
+            ),
         )
 
     def to(self, device: torch.device | str) -> "DomainDataset":

@@ -128,8 +128,9 @@ def _record(method: Method, stage: Stage, state: dict[str, Any], metrics: Metric
         log.write(json.dumps({"stage": stage.name, "step": state["step"], **metrics}) + "\n")
     # Nobody goes on from the end: the best weights are enough, and the optimiser would be three times as large.
     moving = None if state["step"] == stage.steps else method.state()
-    with atomic.replacing(_state_path(stage)) as partial:
-        torch.save(state | {"method": moving, "settings": stage.settings}, partial)
+    # By an open file: PyTorch would write the partial file's name, which is the process's own, into it.
+    with atomic.replacing(_state_path(stage)) as partial, partial.open("wb") as file:
+        torch.save(state | {"method": moving, "settings": stage.settings}, file)
 
 
 def _resume(method: Method, stage: Stage) -> dict[str, Any]:

@@ -72,17 +72,20 @@ class Recipe:
         mirrored: Mirrored = "all" if seen is not None and seen.flip_chance > 0 else "no"
         return replace(self, model=replace(self.model, mirrored=mirrored))
 
-    def check(self, sources: DomainDataset) -> None:
-        """Raises DataError where the sources do not allow these episodes."""
+    def check(self, sources: DomainDataset, phi: bool = True) -> None:
+        """Raises DataError where the sources do not allow these episodes. Without `phi` there are none."""
         if self.episodes != "looks" and self.erm is None:
             raise DataError(
                 f"episodes {self.episodes!r} train backbones, so they need settings for it (erm); use "
                 "episodes 'looks' to train φ alone"
             )
+        if not phi:
+            return
         if self.episodes != "looks" and len(sources.names) < 2:
             raise DataError(
                 f"one source domain ({sources.names[0]!r}) cannot play source and target at once; give two or "
-                "more, or use its random looks as pseudo-domains: episodes 'looks' (--episodes looks)"
+                "more, or use its random looks as pseudo-domains: episodes 'looks' (in a file of --settings, "
+                '{"episodes": "looks"}; `train` also takes --episodes looks)'
             )
         for name in self.held_out or ():
             sources.index(name)

@@ -62,7 +62,7 @@ def train_recipe(
     `scored`: the card tells accuracies on source validation. Without `phi`, for who compares other methods on the
     backbone, φ is left untrained and nothing is saved but the states of stages.
     """
-    recipe.check(sources)
+    recipe.check(sources, phi or recipe.episodes == "joint")
     devices = [fabric.device] if fabric.device.type == "cuda" else []
     # Gradients are needed whatever the caller does without.
     with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices):

@@ -101,7 +101,7 @@ def origin(start: nn.Module, data: DomainDataset, preprocessing: Preprocessing) 
     """What a training starts from, in words that change when any weight, pixel or label does."""
     return {
         "starting weights": fingerprint(start.state_dict()),
-        "domains": [_described(domain) for domain in data.domains],
+        "domains": [described(domain) for domain in data.domains],
         "preprocessing": to_dict(preprocessing),
     }
 
@@ -115,7 +115,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     return content.hexdigest()[:12]
 
 
-def _described(domain: Domain) -> str:
+def described(domain: Domain) -> str:
     """A domain in words. Looked at once: a benchmark trains on the same domains many times."""
     if domain not in _DESCRIBED:
         _DESCRIBED[domain] = f"{domain.name} ({len(domain)} images, {_digest(domain)})"

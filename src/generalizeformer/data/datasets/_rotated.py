@@ -8,7 +8,7 @@ turn, so what comes into view is the mean grey; how far pixels are spread cancel
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, get_args
 
@@ -95,7 +95,8 @@ def build(config: RotatedConfig, report: Report | None = None) -> DomainDataset:
             f"{config.base.name}: {', '.join(shared)} is both a source and a target angle; build "
             "needs them apart, so change one, or call sources and targets by themselves"
         )
-    return _turned(config, _upright_sources(config) + _upright_targets(config), report)
+    made = _turned(config, _upright_sources(config) + _upright_targets(config), report)
+    return replace(made, kept=tuple(map(str, config.unseen)))
 
 
 def sources(config: RotatedConfig, report: Report | None = None) -> DomainDataset:

@@ -58,7 +58,7 @@ def build(config: Config) -> DomainDataset:
             f"digits: {', '.join(shared)} is both a source and a target angle; build needs them "
             "apart, so change one, or call sources and targets by themselves"
         )
-    return DomainDataset("digits", CLASSES, source.domains + target.domains)
+    return DomainDataset("digits", CLASSES, source.domains + target.domains, kept=target.names)
 
 
 def sources(config: Config) -> DomainDataset:

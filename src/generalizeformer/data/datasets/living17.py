@@ -76,7 +76,7 @@ def build(config: Config, report: Report | None = None) -> DomainDataset:
     # A cache is found by its name, so that protocols do not take each other's place.
     name = "living17" if config.protocol == "good" else f"living17-{config.protocol}"
     made = _files.from_tree(name, PUBLISHED, tree(config), config, HOW, report)
-    return replace(made, name="living17")
+    return replace(made, name="living17", kept=(TARGET,))
 
 
 def sources(config: Config, report: Report | None = None) -> DomainDataset:
