@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -57,10 +57,11 @@ class Config:
     kin: float | None = 0.3
 
     def __post_init__(self) -> None:
-        if not any(self.strengths) or min(self.strengths) < 0:
+        finite = all(0 <= strength < float("inf") for strength in self.strengths)
+        if not any(self.strengths) or not finite:
             raise UserError(
                 f"config: strengths are {self.strengths}; give numbers from 0 (the source) on, such as 1 (as "
-                "generated), and not only 0"
+                "generated), finite and not only 0"
             )
         if self.loss not in LOSSES or self.views < 1:
             raise UserError(
@@ -69,6 +70,9 @@ class Config:
             )
         if self.kin is not None and not self.kin > 0:
             raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
+        for name, known in (("mirrored", (None, *get_args(Mirrored))), ("mean", get_args(Mean))):
+            if (value := getattr(self, name)) not in known:
+                raise UserError(f"config: {name} is {value!r}; choose from {known}")
 
 
 PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, mirrored="no", kin=None)
