@@ -391,6 +391,8 @@ def test_images_with_the_channels_of_an_inner_layer_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_name_is_no_backbone() -> None:
-    with pytest.raises(UserError, match=r"backbone: got str; give a torch module, such as timm\."):
-        GeneralizeFormer("resnet18")  # type: ignore[arg-type]
+@pytest.mark.parametrize(("given", "told"), [("resnet18", "str"), (Net, "the class Net")])
+def test_a_name_or_a_class_is_no_backbone(given: Any, told: str) -> None:
+    text = rf"backbone: got {told}; give a torch module, such as timm\."
+    with pytest.raises(UserError, match=text):
+        GeneralizeFormer(given)

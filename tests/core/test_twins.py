@@ -250,6 +250,22 @@ def test_a_forward_that_would_run_the_lent_model_is_refused(where: str) -> None:
         GeneralizeFormer(backbone)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")
+def test_scripted_modules_are_refused() -> None:
+    def traced(module: nn.Module, x: Tensor) -> nn.Module:
+        return torch.jit.trace(module, x)  # type: ignore[no-any-return, no-untyped-call]
+
+    x = images(2)
+    with pytest.raises(SlotError, match="there is no Linear layer that could be the classifier"):
+        GeneralizeFormer(traced(net(), x))
+    backbone = net()
+    backbone.conv = traced(backbone.conv, x)
+    with pytest.raises(
+        SlotError, match=r"conv: a TopLevelTracedModule .* use the module it was ma"
+    ):
+        GeneralizeFormer(backbone)
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("HIP out of memory")]
 )

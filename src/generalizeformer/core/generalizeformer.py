@@ -15,7 +15,13 @@ from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
-from generalizeformer.core.inputs import accepted_channels, check_images, is_of_memory, uncompiled
+from generalizeformer.core.inputs import (
+    accepted_channels,
+    check_images,
+    check_module,
+    is_of_memory,
+    uncompiled,
+)
 from generalizeformer.core.kinship import FIRST, kindred
 from generalizeformer.core.likeness import Likeness
 from generalizeformer.core.losses import LOSSES
@@ -93,10 +99,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self, backbone: nn.Module, config: Config | None = None, card: Card | None = None
     ) -> None:
         super().__init__()
-        if not isinstance(backbone, nn.Module):
-            raise UserError(
-                f"backbone: got {type(backbone).__name__}; give a torch module, such as timm.create_model('resnet18')"
-            )
+        check_module(backbone)
         self.config = config or Config()
         self.backbone = backbone = uncompiled(backbone)
         self.slots = find_slots(backbone, self.config.selection)

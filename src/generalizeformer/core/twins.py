@@ -8,6 +8,7 @@ from types import MethodType
 from typing import Any
 
 from torch import nn
+from torch.jit import ScriptModule
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -16,6 +17,11 @@ from generalizeformer.errors import SlotError
 
 def twin_of(lent: nn.Module, name: str) -> nn.Module:
     """A shallow copy in eval mode. It shares _buffers with the lent module: moving that one moves this one."""
+    if isinstance(lent, ScriptModule):
+        raise SlotError(
+            f"{name or 'the model'}: a {type(lent).__name__} of TorchScript has no private copy; use the module it was "
+            "made of"
+        )
     own = vars(lent).get("forward")
     if own is not None and getattr(own, "__self__", None) is not lent:
         raise SlotError(
