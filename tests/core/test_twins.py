@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
 
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.slots import Selection
@@ -23,6 +24,7 @@ from .nets import (
     EVERYTHING,
     VARYING,
     Net,
+    architecture,
     assert_unchanged,
     by_loop,
     digits,
@@ -285,3 +287,29 @@ def test_that_memory_ran_out_is_not_blamed_on_the_images(error: RuntimeError) ->
         model(torch.randn(2, 3, 4, 4))
     with pytest.raises(ImageError, match="do not fit"):
         model(torch.randn(2, 3, 3, 3))
+
+
+def test_checkpointing_changes_no_answer_and_no_gradient() -> None:
+    backbone, x = copy.deepcopy(architecture("vit_tiny")), images(6, 32)
+    models = [perturbed(backbone)]
+    backbone.set_grad_checkpointing(True)
+    models.append(perturbed(backbone))
+    plain, told = (
+        (answers, *torch.autograd.grad(answers.square().sum(), list(model.generator.parameters())))
+        for model in models
+        for answers in [model(x, GROUPS)]
+    )
+    assert all(torch.equal(one, other) for one, other in zip(plain, told, strict=True))
+    assert backbone.grad_checkpointing
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_in_a_forward_is_refused(reentrant: bool) -> None:
+    class Sparing(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm(self.conv(x)).mean((2, 3))
+            return self.fc(checkpoint(self.hidden, x, use_reentrant=reentrant).relu())
+
+    model = model_of(Sparing().double(), selection=EVERYTHING)
+    with pytest.raises(SlotError, match=r"torch\.utils\.checkpoint.*switch checkpointing off"):
+        model(images(2))

@@ -14,6 +14,10 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from generalizeformer.errors import SlotError
 
+# Attributes by which timm, transformers and torchvision tell modules to compute again for gradients, when parameters of
+# the call are no longer there.
+CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing", "memory_efficient")
+
 
 def twin_of(lent: nn.Module, name: str) -> nn.Module:
     """A shallow copy in eval mode. It shares _buffers with the lent module: moving that one moves this one."""
@@ -37,6 +41,9 @@ def twin_of(lent: nn.Module, name: str) -> nn.Module:
         if isinstance(value, MethodType) and value.__self__ is lent:
             vars(twin)[key] = MethodType(value.__func__, twin)
     twin.training = False
+    for switch in CHECKPOINTING:
+        if vars(twin).get(switch) is True:
+            vars(twin)[switch] = False
     return twin
 
 
