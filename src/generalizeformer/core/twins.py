@@ -47,6 +47,14 @@ def twin_of(lent: nn.Module, name: str) -> nn.Module:
     return twin
 
 
+def in_eval(lent: nn.Module) -> nn.Module:
+    """The twin of a module and of all within, for one use."""
+    twin = twin_of(lent, "")
+    parts = lent._modules.items()
+    twin._modules = {name: None if part is None else in_eval(part) for name, part in parts}
+    return twin
+
+
 def rebind(twin: nn.Module, made: Mapping[int, nn.Module]) -> None:
     """Makes methods of other lent modules that this one carries methods of their twins. `made`: those, by lent id."""
     for key, value in vars(twin).items():
