@@ -1,5 +1,6 @@
 """The laws of the whole: what reaches φ, what an untrained φ does, and that a lent model stays as it was."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -368,12 +369,30 @@ def test_a_loss_or_number_of_views_that_does_not_exist_is_refused(
         Config(**settings)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("mirrored", True, r"choose from \(None, 'no', 'group', 'all'\)"),
+        ("mirrored", "yes", r"choose from \(None, 'no', 'group', 'all'\)"),
+        ("mean", "median", r"choose from \('logits', 'probabilities'\)"),
+        ("kin", math.nan, "give a number above 0"),
+    ],
+)
+def test_a_setting_that_is_not_known_is_refused(
+    unchecked: None, setting: str, value: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=rf"config: {setting} is .*; {words}"):
+        Config(**{setting: value})
+
+
 def test_images_with_the_channels_of_an_inner_layer_are_refused() -> None:
     with pytest.raises(ImageError, match="do not fit"):
         model_of(digits())(images(2, channels=6))
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_name_is_no_backbone() -> None:
-    with pytest.raises(UserError, match=r"backbone: got str; give a torch module, such as timm\."):
-        GeneralizeFormer("resnet18")  # type: ignore[arg-type]
+@pytest.mark.parametrize(("given", "told"), [("resnet18", "str"), (Net, "the class Net")])
+def test_a_name_or_a_class_is_no_backbone(given: Any, told: str) -> None:
+    text = rf"backbone: got {told}; give a torch module, such as timm\."
+    with pytest.raises(UserError, match=text):
+        GeneralizeFormer(given)

@@ -1,3 +1,4 @@
+import math
 from functools import cache
 
 import pytest
@@ -161,7 +162,7 @@ def test_the_distance_is_zero_for_equal_answers_and_positive_for_others() -> Non
     assert (distance(logits, moved, together) > 1e-3).tolist() == [False, True]
 
 
-@pytest.mark.parametrize(("limit", "steps"), [(-0.1, 4), (0.5, 0)])
+@pytest.mark.parametrize(("limit", "steps"), [(-0.1, 4), (math.nan, 4), (0.5, 0)])
 def test_impossible_settings_are_refused(limit: float, steps: int) -> None:
     with pytest.raises(ValueError, match=r"the limit must be >= 0 .* at least one step"):
         Guard(limit=limit, steps=steps)

@@ -1,5 +1,6 @@
 """Answers are a mean over models: at several strengths, of the group and of each image, on the mirror image."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -54,7 +55,7 @@ def test_an_untrained_generator_is_the_source_model_at_any_strengths(generator: 
         )
 
 
-@pytest.mark.parametrize("strengths", [(), (0.0,), (-0.5, 1.0)])
+@pytest.mark.parametrize("strengths", [(), (0.0,), (-0.5, 1.0), (0.0, math.nan), (0.0, math.inf)])
 def test_strengths_without_a_generated_model_are_refused(strengths: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"strengths are .*; give numbers from 0"):
         Config(strengths=strengths)

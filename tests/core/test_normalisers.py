@@ -1,5 +1,6 @@
 """Every norm layer of torch, torchvision and timm: found, generated, grouped, and the same as before."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from torchvision.models.convnext import LayerNorm2d as TorchvisionLayerNorm2d
 from torchvision.ops import FrozenBatchNorm2d
 
+from generalizeformer.core.normalisers import along, rescaled
 from generalizeformer.core.slots import Selection, find_slots
 from generalizeformer.errors import SlotError
 
@@ -121,6 +123,46 @@ def test_every_norm_layer_of_a_model_on_channels_last_images_is_answered_alike()
     model = perturbed(backbone)
     last = x.to(memory_format=torch.channels_last)
     torch.testing.assert_close(model(last, GROUPS), model(x, GROUPS), rtol=0, atol=1e-8)
+
+
+HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+
+
+@HALF
+@pytest.mark.parametrize("offset", [0.0, 5.0, 50.0])
+def test_half_precision_is_rounded_once_however_far_from_zero(
+    dtype: torch.dtype, offset: float
+) -> None:
+    x = (images(6) + offset).to(dtype)
+    slope, start = torch.rand(6, 3) + 0.5, torch.randn(6, 3)
+    start -= offset * slope
+    expected = x.double() * along(slope.double(), 1, x) + along(start.double(), 1, x)
+    answers = rescaled(nn.BatchNorm2d(3), x, slope, start)
+    assert answers.dtype == dtype
+    rtol = torch.finfo(dtype).eps
+    torch.testing.assert_close(answers.double(), expected, rtol=rtol, atol=1e-5 * (1 + offset))
+
+
+@HALF
+def test_a_constant_channel_does_not_overflow(dtype: torch.dtype) -> None:
+    x, narrow = torch.full((2, 3, 4, 4), 300.0), nn.BatchNorm2d(3)
+    mean, scale = torch.full((3,), 300.0), torch.full((3,), narrow.eps).rsqrt()
+    assert rescaled(narrow, x.to(dtype), scale, -mean * scale).abs().max() < 0.01
+
+
+@HALF
+def test_models_of_half_precision_answer_far_from_zero_as_they_did(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    backbone = Net()
+    with torch.no_grad():
+        backbone.conv.bias.add_(30)
+    lived(backbone).to(dtype)
+    with torch.no_grad():
+        x = images(7, dtype=dtype)
+        answers, plain = model_of(backbone)(x, GROUPS), backbone(x)
+        exact = copy.deepcopy(backbone).double()(x.double())
+    error, own = ((given - exact).abs().max().item() for given in (answers, plain))
+    assert error < 2 * own
 
 
 class SquaredScale(nn.LayerNorm):

@@ -99,6 +99,24 @@ def test_statistics_keep_their_digits_far_from_zero(dtype: torch.dtype) -> None:
     torch.testing.assert_close(got.weight.double(), exact.weight, rtol=close, atol=close)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_maps_far_from_zero_are_rounded_once(dtype: torch.dtype) -> None:
+    x, weight, bias, moves, (mean, scale) = given(SHAPES[0])
+    x, inputs = (x + 50).to(dtype), (weight, bias, moves)
+    source, groups = (mean + 50, scale), grouping(IDS, 6, x)
+    gradient = torch.randn(SHAPES[0], generator=torch.Generator().manual_seed(1)).to(dtype)
+    answers = []
+    for wide, narrow in ((torch.float64, torch.float64), (torch.float32, dtype)):
+        parts = [value.to(wide).requires_grad_() for value in inputs]
+        leaves = [x.to(narrow).requires_grad_(), *parts]
+        output = settle(*leaves, tuple(part.to(wide) for part in source), groups).output
+        answers.append((output, *torch.autograd.grad(output, leaves, gradient.to(narrow))))
+    for exact, ours in zip(*answers, strict=True):
+        close = 2 * torch.finfo(ours.dtype).eps if ours.dtype == dtype else 2e-3
+        bound = close * exact.abs().max().item()
+        torch.testing.assert_close(ours.double(), exact, rtol=0, atol=bound)
+
+
 def test_no_move_leaves_the_parameters_as_they_are_bit_for_bit() -> None:
     x, weight, bias, moves, source = given(SHAPES[0], dtype=torch.float32)
     settled = settle(x, weight, bias, 0 * moves, source, grouping(IDS, 6, x))

@@ -1,15 +1,20 @@
+import copy
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from generalizeformer.core.slots import Kind, Selection, Slot, find_slots, stage_of
 from generalizeformer.errors import SlotError
 
-from .nets import EVERYTHING, Net, architecture, digits
+from .nets import EVERYTHING, Net, architecture, assert_unchanged, digits, state
 
 SHAPES: dict[Kind, int] = {"norm": 1, "classifier": 2, "linear": 2, "conv": 4}
 
@@ -181,6 +186,58 @@ def test_a_classifier_that_overrides_linear_but_computes_the_same_is_taken() -> 
     backbone = Net()
     backbone.fc = Logged(6, 4)
     assert "fc" in [slot.layer for slot in find_slots(backbone, Selection())]
+
+
+class Counting(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += self.training
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("norm", [None, weight_norm, spectral_norm])
+def test_looking_at_a_classifier_changes_nothing_of_it(norm: Any) -> None:
+    backbone = Net()
+    backbone.fc = Counting(6, 4) if norm is None else norm(Counting(6, 4))
+    before = state(backbone.train())
+    find_slots(backbone, Selection())
+    assert_unchanged(backbone, before)
+
+
+@pytest.mark.parametrize("norm", [weight_norm, spectral_norm])
+def test_parametrised_values_are_those_in_eval_mode_and_no_copies_are_made(
+    norm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = Net()
+    norm(backbone.fc)
+    before, slots = state(backbone.train()), find_slots(backbone, Selection())
+    expected = copy.deepcopy(backbone).eval().fc.weight
+    monkeypatch.delattr(nn.Parameter, "__deepcopy__")
+    monkeypatch.setattr(torch.Tensor, "__deepcopy__", None)
+    found = slots.parameters_of(backbone)
+    assert torch.equal(found["fc.weight"], expected)
+    assert found["fc.bias"].data_ptr() == backbone.fc.bias.data_ptr()
+    assert_unchanged(backbone, before)
+
+
+HOOKS: dict[str, Callable[[nn.Module], object]] = {
+    "weight_norm": nn.utils.weight_norm,
+    "spectral_norm": nn.utils.spectral_norm,
+    "prune": lambda layer: prune.random_unstructured(layer, "weight", 0.5),  # type: ignore[no-untyped-call]
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("hook", list(HOOKS))
+def test_weights_that_a_hook_sets_are_refused_where_they_would_be_generated(hook: str) -> None:
+    backbone = Net()
+    HOOKS[hook](backbone.hidden)
+    assert len(find_slots(backbone, Selection())) == 2
+    with pytest.raises(SlotError, match=r"hidden: a hook .*; use torch.nn.utils.parametrizations"):
+        find_slots(backbone, Selection(kinds=("linear",)))
 
 
 def test_a_single_layer_can_be_included_whatever_its_kind() -> None:

@@ -13,7 +13,7 @@ from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import Grouping, grouping
-from generalizeformer.core.guessing import settle_by_looks
+from generalizeformer.core.guessing import _Moments, settle_by_looks
 from generalizeformer.core.statistics import Moments
 from generalizeformer.core.variation import MOST, RIDGE, Variation
 from generalizeformer.errors import DataError, SlotError, UserError
@@ -197,6 +197,19 @@ def test_answers_and_gradients_of_layers_that_guess_are_those_of_the_formula(sha
         answers.append((output, *torch.autograd.grad(output.sin().sum(), leaves)))
     for ours, exact in zip(answers[1], answers[0], strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_moments_keep_their_digits_far_from_zero(dtype: torch.dtype) -> None:
+    x = (given(SHAPES[0])[0] + 50).to(dtype)
+    of = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(1)).unbind()
+    leaves = [x.double().requires_grad_(), x.clone().requires_grad_()]
+    exact, ours = (
+        torch.autograd.grad(_Moments.apply(leaf), leaf, tuple(part.to(wide) for part in of))[0]
+        for leaf, wide in zip(leaves, (torch.float64, torch.float32), strict=True)
+    )
+    bound = torch.finfo(dtype).eps * exact.abs().max().item()
+    torch.testing.assert_close(ours.double(), exact, rtol=0, atol=bound)
 
 
 def _padded(members: list[Tensor]) -> Tensor:

@@ -138,6 +138,14 @@ def test_a_compiled_model_is_trained_like_the_one_within(tmp_path: Path) -> None
     GeneralizeFormer.from_pretrained(tmp_path / "plain", backbone=wrapped)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("given", "told"), [("resnet18", "str"), (DigitNet, "the class DigitNet")])
+def test_a_name_or_a_class_is_no_backbone(tmp_path: Path, given: Any, told: str) -> None:
+    with pytest.raises(UserError, match=f"backbone: got {told}; give a torch module"):
+        generalizeformer.train(given, domains("a"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("near", ["backbone", "images", "both"])
 def test_backbones_and_images_may_be_on_any_device(tmp_path: Path, near: str) -> None:

@@ -1,5 +1,6 @@
 """Finding the layer whose outputs are the logits."""
 
+import copy
 from typing import cast
 
 import torch
@@ -43,6 +44,7 @@ def check_linear(layer: nn.Linear, name: str) -> None:
     """Raises where a subclass of Linear, a cosine classifier for one, computes something else."""
     if type(layer).forward is nn.Linear.forward:
         return
+    layer = copy.deepcopy(layer).eval()  # some count, or change by being looked at
     weight = layer.weight
     x = torch.linspace(-2, 2, 3 * layer.in_features).to(weight).reshape(3, -1)
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -15,7 +15,13 @@ from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import Guard, between, guarded
-from generalizeformer.core.inputs import accepted_channels, check_images, is_of_memory, uncompiled
+from generalizeformer.core.inputs import (
+    accepted_channels,
+    check_images,
+    check_module,
+    is_of_memory,
+    uncompiled,
+)
 from generalizeformer.core.kinship import FIRST, kindred
 from generalizeformer.core.likeness import Likeness
 from generalizeformer.core.losses import LOSSES
@@ -57,10 +63,11 @@ class Config:
     kin: float | None = 0.3
 
     def __post_init__(self) -> None:
-        if not any(self.strengths) or min(self.strengths) < 0:
+        finite = all(0 <= strength < float("inf") for strength in self.strengths)
+        if not any(self.strengths) or not finite:
             raise UserError(
                 f"config: strengths are {self.strengths}; give numbers from 0 (the source) on, such as 1 (as "
-                "generated), and not only 0"
+                "generated), finite and not only 0"
             )
         if self.loss not in LOSSES or self.views < 1:
             raise UserError(
@@ -69,6 +76,9 @@ class Config:
             )
         if self.kin is not None and not self.kin > 0:
             raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
+        for name, known in (("mirrored", (None, *get_args(Mirrored))), ("mean", get_args(Mean))):
+            if (value := getattr(self, name)) not in known:
+                raise UserError(f"config: {name} is {value!r}; choose from {known}")
 
 
 PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, mirrored="no", kin=None)
@@ -89,10 +99,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self, backbone: nn.Module, config: Config | None = None, card: Card | None = None
     ) -> None:
         super().__init__()
-        if not isinstance(backbone, nn.Module):
-            raise UserError(
-                f"backbone: got {type(backbone).__name__}; give a torch module, such as timm.create_model('resnet18')"
-            )
+        check_module(backbone)
         self.config = config or Config()
         self.backbone = backbone = uncompiled(backbone)
         self.slots = find_slots(backbone, self.config.selection)

@@ -1,16 +1,13 @@
 """A backbone that runs many target batches at once: convolutions shared, generated parameters per group."""
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import RLock
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.parametrize import is_parametrized
 
 from generalizeformer.core.groups import Grouping, Kin, side_by_side
 from generalizeformer.core.inputs import uncompiled
@@ -25,6 +22,7 @@ from generalizeformer.core.layers import (
 from generalizeformer.core.shapes import Features, Images, Logits, Params
 from generalizeformer.core.slots import Slots
 from generalizeformer.core.statistics import Statistics, pool_all
+from generalizeformer.core.twins import at_rest, rebind, twin_of
 from generalizeformer.core.variation import Variation
 from generalizeformer.errors import SlotError
 
@@ -95,8 +93,13 @@ class GroupedBackbone:
             try:
                 kin = None if grouping.kin is None else grouping.kin.parts()
                 known = (grouping.mixed, grouping.alike)
-                run = self.traced if self.options is None else self._captured
-                return run(images, grouping.ids, grouping.sizes, kin, known, params, watch)
+                given = (images, grouping.ids, grouping.sizes, kin, known, params, watch)
+                if not self.checked and not torch.compiler.is_compiling():
+                    with at_rest(self.backbone):  # a compiled run cannot be looked into
+                        seen = self.traced(*given)
+                    if self.options is None:
+                        return seen
+                return (self.traced if self.options is None else self._captured)(*given)
             finally:
                 self.call.clear()  # also where memory ran out
 
@@ -174,7 +177,10 @@ class GroupedBackbone:
         modules = tuple(id(module) for module in self.backbone.modules())
         if modules != self.modules:
             self.twins: list[tuple[nn.Module, nn.Module]] = []
-            self.network = self._twin(self.backbone, "", {})
+            made: dict[int, nn.Module] = {}
+            self.network = self._twin(self.backbone, "", made)
+            for twin, _ in self.twins:
+                rebind(twin, made)
             self.modules, self.storage, self.checked = modules, (), False
         storage = tuple(value.data_ptr() for value in self.backbone.parameters())
         if storage != self.storage:
@@ -218,7 +224,7 @@ class GroupedBackbone:
                 f"{name}: this {type(lent).__name__} keeps no running statistics, so the answer for an image would "
                 "depend on the others; train with track_running_stats=True"
             )
-        twin = _alias(lent, name)
+        twin = twin_of(lent, name)
         self.twins.append((twin, lent))
         twin._modules = dict(lent._modules)
         for child, module in lent._modules.items():
@@ -231,23 +237,3 @@ class GroupedBackbone:
             twin = self.layers[self.kinds[name]](name, twin, self.call).eval()
         made[id(lent)] = twin
         return twin
-
-
-def _alias(lent: nn.Module, name: str) -> nn.Module:
-    """A shallow copy in eval mode. It shares _buffers with the lent module: moving that one moves this one."""
-    own = vars(lent).get("forward")
-    if own is not None and getattr(own, "__self__", None) is not lent:
-        raise SlotError(
-            f"{name or 'the model'}: the forward of this {type(lent).__name__} was set on the object, so a private "
-            "copy of it would run the model that was lent; define forward in a class"
-        )
-    if is_parametrized(lent):  # they refuse to be copied so
-        twin: nn.Module = object.__new__(type(lent))
-        vars(twin).update(vars(lent), _compiled_call_impl=None)
-    else:
-        twin = copy.copy(lent)
-    for key, value in vars(lent).items():
-        if isinstance(value, MethodType) and value.__self__ is lent:
-            vars(twin)[key] = MethodType(value.__func__, twin)
-    twin.training = False
-    return twin

@@ -24,7 +24,7 @@ class Guard:
     steps: int = 4  # how many places between generated and source are tried
 
     def __post_init__(self) -> None:
-        if self.limit < 0 or self.steps < 1:
+        if not self.limit >= 0 or self.steps < 1:
             raise UserError(
                 f"guard: got {self}; the limit must be >= 0 and there must be at least one step"
             )

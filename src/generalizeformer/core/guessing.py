@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from generalizeformer.core import maps
 from generalizeformer.core.groups import Grouping
-from generalizeformer.core.maps import Act, Map, over
+from generalizeformer.core.maps import Act, Map, line
 from generalizeformer.core.settling import Moves, PerChannel, PerGroup, Settled
 from generalizeformer.core.statistics import Moments, Statistics, bounded, moments, pool
 from generalizeformer.core.variation import Guess
@@ -88,4 +88,4 @@ class _Moments(torch.autograd.Function):
         of_mean, of_variance = (gradient / x[0, 0].numel() for gradient in gradients)
         tilt = 2 * of_variance
         flat = torch.addcmul(of_mean, tilt, mean, value=-1)
-        return torch.addcmul(over(flat, x), x, over(tilt, x))
+        return line(x, tilt, flat)

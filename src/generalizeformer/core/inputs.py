@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from generalizeformer.errors import ImageError
+from generalizeformer.errors import ImageError, UserError
 
 # What devices and their libraries say where memory ran out and PyTorch has no type for it.
 MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
@@ -32,10 +32,23 @@ def check_images(images: Tensor, backbone: nn.Module) -> None:
         )
 
 
+def check_module(backbone: object) -> None:
+    """Raises UserError unless the backbone is a module: not its name, its class, or what builds it."""
+    if not isinstance(backbone, nn.Module):
+        got = (
+            f"the class {backbone.__name__}"
+            if isinstance(backbone, type)
+            else type(backbone).__name__
+        )
+        raise UserError(
+            f"backbone: got {got}; give a torch module, such as timm.create_model('resnet18')"
+        )
+
+
 def uncompiled(module: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped, or the one given: what is compiled cannot be looked into."""
-    inner = module._modules.get("_orig_mod")
-    return module if inner is None else inner
+    inner = getattr(module, "_orig_mod", None)  # TorchScript's have no dict of modules to ask
+    return inner if isinstance(inner, nn.Module) else module
 
 
 def is_of_memory(error: RuntimeError) -> bool:

@@ -109,7 +109,7 @@ class GroupedNorm(GroupedLayer):
                 assert bias is not None  # only layers with both settle
                 return self.settle(x, weight, bias, (mean, scale), grouping)
             # Statistics and affine are folded per group first.
-            weight = weight * scale
+            weight = weight.to(torch.promote_types(x.dtype, torch.float32)) * scale
             bias = -mean * weight if bias is None else bias - mean * weight
             return rescaled(self.layer, x, grouping.spread(weight), grouping.spread(bias))
         x = self_normalise(self.layer, x)

@@ -53,7 +53,7 @@ def affine(x: Map, slope: PerImage, start: PerImage, act: Act = Act.NONE) -> Map
     if serves(x):
         return _kernel("affine")(x, slope, start, act)  # type: ignore[no-any-return]
     assert act is Act.NONE  # the layer's
-    return torch.addcmul(over(start, x), x, over(slope, x))
+    return line(x, slope, start)
 
 
 def sums(
@@ -63,7 +63,8 @@ def sums(
     if serves(x):
         return _kernel("sums")(_laid(gradient), x, slope, start, act)  # type: ignore[no-any-return]
     space = tuple(range(2, x.dim()))
-    return (gradient * x).sum(space, dtype=slope.dtype), gradient.sum(space, dtype=slope.dtype)
+    tilted = gradient.to(slope.dtype) * x
+    return tilted.sum(space, dtype=slope.dtype), gradient.sum(space, dtype=slope.dtype)
 
 
 def way_back(
@@ -79,12 +80,19 @@ def way_back(
     if serves(x):
         given = (_laid(gradient), x, slope, start, act, (flat, tilt))
         return _kernel("way_back")(*given)  # type: ignore[no-any-return]
-    return torch.addcmul(torch.addcmul(over(flat, x), x, over(tilt, x)), gradient, over(slope, x))
+    moments = torch.addcmul(_over(flat, x), x, _over(tilt, x))
+    return torch.addcmul(moments, gradient, _over(slope, x)).to(x.dtype)
 
 
-def over(values: PerImage, x: Map) -> Tensor:
-    """Shaped and cast to go over x."""
-    return values.to(x.dtype).reshape(*values.shape, *[1] * (x.dim() - 2))
+def line(x: Map, slope: PerImage, start: PerImage) -> Map:
+    """start + slope x, rounded once: far from 0, what is left of x in half precision hangs on digits of both."""
+    return torch.addcmul(_over(start, x), x, _over(slope, x)).to(x.dtype)
+
+
+def _over(values: PerImage, x: Map) -> Tensor:
+    """Shaped to go over x, in single precision at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return values.to(wide).reshape(*values.shape, *[1] * (x.dim() - 2))
 
 
 class _Scaled(torch.autograd.Function):

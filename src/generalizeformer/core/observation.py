@@ -68,7 +68,7 @@ def observe(
             logits = _view_logits(network, images, grouping, leaves, view_count)
         # Groups do not share leaves, so the gradients of the sum are each group's own.
         total = grouping.mean(loss(logits)).sum()
-        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        gradients = _gradients(total, list(leaves.values()))
     _check_used(dict(zip(leaves, gradients, strict=True)))
     return Observation(
         grouping,
@@ -87,10 +87,22 @@ def _view_logits(
     return seen.logits.reshape(count, len(images), -1)
 
 
+def _gradients(total: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
+    try:
+        return torch.autograd.grad(total, leaves, allow_unused=True)
+    except RuntimeError as error:
+        if "torch.utils.checkpoint" not in str(error):
+            raise
+        raise SlotError(
+            "the model computes parts of itself anew for gradients (torch.utils.checkpoint), when its groups' "
+            "parameters are no longer there; switch checkpointing off in its forward"
+        ) from error
+
+
 def _check_used(gradients: dict[str, Tensor | None]) -> None:
     unused = [name for name, gradient in gradients.items() if gradient is None]
     if unused:
         raise SlotError(
             f"{unused[0]} has no effect on the logits ({len(unused)} such parameters): the model's forward never "
-            "calls that layer; leave it out with Selection(exclude=...)"
+            "calls that layer, or hides it from gradients; leave it out with Selection(exclude=...)"
         )

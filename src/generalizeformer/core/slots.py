@@ -1,6 +1,5 @@
 """Slots: the layers of a backbone whose parameters can be generated. The only file that knows parameter names."""
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -14,6 +13,7 @@ from generalizeformer.core.classifiers import check_linear, find_classifier
 from generalizeformer.core.inputs import uncompiled
 from generalizeformer.core.normalisers import has_source_statistics, is_norm, is_understood
 from generalizeformer.core.shapes import Params, Rows
+from generalizeformer.core.twins import in_eval
 from generalizeformer.errors import SlotError
 
 Kind = Literal["norm", "classifier", "linear", "conv"]
@@ -206,6 +206,7 @@ def _is_below(name: str, where: str) -> bool:
 
 
 def _slot(name: str, kind: Kind, layer: nn.Module) -> Slot:
+    _check_hooks(name, layer)
     shapes = _shapes(layer)
     settles = kind == "norm" and has_source_statistics(layer) and len(shapes) == 2
     return Slot(name, kind, shapes, settles)
@@ -216,11 +217,24 @@ def _shapes(layer: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def values_of(layer: nn.Module) -> list[tuple[str, Tensor]]:
-    """The layer's weight and bias, those it has.
-
-    Of a parametrised layer as a copy in eval mode has them: in train mode some change by being looked at.
-    """
-    if "parametrizations" in layer._modules:  # asked of every layer in every call
-        layer = copy.deepcopy(layer).eval()
-    values = ((suffix, getattr(layer, suffix, None)) for suffix in ("weight", "bias"))
+    """The layer's weight and bias, those it has."""
+    values = ((suffix, _value(layer, suffix)) for suffix in ("weight", "bias"))
     return [(suffix, value) for suffix, value in values if isinstance(value, Tensor)]
+
+
+def _value(layer: nn.Module, suffix: str) -> object:
+    """A parametrised one as it is in eval mode: in train mode some change by being looked at."""
+    parametrised = layer._modules.get("parametrizations")  # asked of every layer in every call
+    worked_out = None if parametrised is None else parametrised._modules.get(suffix)
+    return getattr(layer, suffix, None) if worked_out is None else in_eval(worked_out)()
+
+
+def _check_hooks(name: str, layer: nn.Module) -> None:
+    """Raises where a weight is no parameter but set before each call: it lags behind what it is made of."""
+    found = [suffix for suffix in ("weight", "bias") if isinstance(vars(layer).get(suffix), Tensor)]
+    if found and layer._forward_pre_hooks:
+        raise SlotError(
+            f"{name}: a hook sets the {found[0]} of this {type(layer).__name__} anew before each call "
+            "(torch.nn.utils.weight_norm, spectral_norm, prune), so it cannot be generated; use "
+            "torch.nn.utils.parametrizations, or remove the hook (remove_weight_norm, prune.remove)"
+        )

@@ -12,7 +12,7 @@ from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card
 from generalizeformer.core.classifiers import class_count, find_classifier
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.core.inputs import uncompiled
+from generalizeformer.core.inputs import check_module, uncompiled
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError
@@ -48,6 +48,7 @@ def train(
     works on the command line. `fabric`: where and how to compute, instead of `device`. Run again after an
     interruption, it goes on.
     """
+    check_module(backbone)
     backbone = uncompiled(backbone)
     chosen = recipe or _usual(len(domains))
     count = class_count(backbone, find_classifier(backbone, chosen.model.selection.classifier))

@@ -19,13 +19,13 @@ from generalizeformer.core.generators.channels import Channels
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain
 from generalizeformer.data.episodes import Episode, episode, group_sizes
-from generalizeformer.errors import UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.training._checks import (
     check_counts,
+    check_not_negative,
     check_positive,
     check_shares,
     check_sizes,
@@ -64,13 +64,9 @@ class Config:
         check_counts("meta", validation_images=self.validation_images)
         check_sizes("meta", sizes=self.sizes, validation_sizes=self.validation_sizes)
         check_shares("meta", look_share=self.look_share, average=self.average)
-        if self.sureness < 0:
-            raise UserError(f"meta: sureness is {self.sureness}; give 0 for none, or about 10")
-        if min(self.first_move, self.first_pull, self.first_recall) < 0:
-            raise UserError(
-                f"meta: first_move is {self.first_move}, first_pull {self.first_pull}, first_recall "
-                f"{self.first_recall}; none may be negative, and 0 begins with the source model"
-            )
+        check_not_negative("meta", weight_decay=self.weight_decay, sureness=self.sureness)
+        check_not_negative("meta", first_move=self.first_move, first_pull=self.first_pull)
+        check_not_negative("meta", first_recall=self.first_recall)
         clip = {} if self.clip is None else {"clip": self.clip}
         check_positive("meta", learning_rate=self.learning_rate, **clip)
 
