@@ -176,6 +176,19 @@ def assert_unchanged(module: nn.Module, before: dict[str, Any]) -> None:
         assert torch.equal(now["tensors"][name], value), name
 
 
+def assert_as_lent(backbone: nn.Module, **config: Any) -> None:
+    """An untrained model answers like the lent one in eval mode, and writes nothing into it, also in train mode."""
+    x = images(6)
+    backbone.train()
+    before = state(backbone)
+    model = model_of(backbone, **config)
+    answers = model(x, torch.tensor([0, 1, 0, 1, 0, 1]))
+    model.calibrate(x)
+    assert backbone.training
+    assert_unchanged(backbone, before)
+    torch.testing.assert_close(answers, copy.deepcopy(backbone).eval()(x), rtol=0, atol=1e-9)
+
+
 def single(backbone: nn.Module) -> nn.Module:
     """A float32 copy."""
     return copy.deepcopy(backbone).float()

@@ -21,17 +21,7 @@ CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing", "memory_efficie
 
 def twin_of(lent: nn.Module, name: str) -> nn.Module:
     """A shallow copy in eval mode. It shares _buffers with the lent module: moving that one moves this one."""
-    if isinstance(lent, ScriptModule):
-        raise SlotError(
-            f"{name or 'the model'}: a {type(lent).__name__} of TorchScript has no private copy; use the module it was "
-            "made of"
-        )
-    own = vars(lent).get("forward")
-    if own is not None and getattr(own, "__self__", None) is not lent:
-        raise SlotError(
-            f"{name or 'the model'}: the forward of this {type(lent).__name__} was set on the object, so a private "
-            "copy of it would run the model that was lent; define forward in a class"
-        )
+    _check_can_be_copied(lent, name)
     if is_parametrized(lent):  # they refuse to be copied so
         twin: nn.Module = object.__new__(type(lent))
         vars(twin).update(vars(lent), _compiled_call_impl=None)
@@ -47,6 +37,20 @@ def twin_of(lent: nn.Module, name: str) -> nn.Module:
     return twin
 
 
+def _check_can_be_copied(lent: nn.Module, name: str) -> None:
+    if isinstance(lent, ScriptModule):
+        raise SlotError(
+            f"{name or 'the model'}: a {type(lent).__name__} of TorchScript has no private copy; use the module it was "
+            "made of"
+        )
+    own = vars(lent).get("forward")
+    if own is not None and getattr(own, "__self__", None) is not lent:
+        raise SlotError(
+            f"{name or 'the model'}: the forward of this {type(lent).__name__} was set on the object, so a private "
+            "copy of it would run the model that was lent; define forward in a class"
+        )
+
+
 def in_eval(lent: nn.Module) -> nn.Module:
     """The twin of a module and of all within, for one use."""
     twin = twin_of(lent, "")
@@ -56,7 +60,7 @@ def in_eval(lent: nn.Module) -> nn.Module:
 
 
 def rebind(twin: nn.Module, made: Mapping[int, nn.Module]) -> None:
-    """Makes methods of other lent modules that this one carries methods of their twins. `made`: those, by lent id."""
+    """Methods of lent modules that the twin carries become those of their twins. `made`: these, by lent id."""
     for key, value in vars(twin).items():
         if isinstance(value, MethodType) and id(value.__self__) in made:
             vars(twin)[key] = _of(made[id(value.__self__)], value)
