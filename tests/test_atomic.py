@@ -42,6 +42,7 @@ def test_writers_of_one_file_at_the_same_time_do_not_disturb_each_other(tmp_path
             other.start()
             other.join()
             assert path.read_text() == ("another process's" if target is in_a_process else words[1])
+            assert mine.read_text() == "mi"
         mine.write_text("mine")
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
