@@ -5,10 +5,12 @@ What compared methods were trained to know lies beside them, in a file for each.
 
 import copy
 import json
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -44,6 +46,10 @@ def save(
     companions: dict[str, dict[str, Tensor]],
 ) -> None:
     """Writes the folder. Each file appears whole or not at all; the config comes last, so it vouches for the rest."""
+    if broken := next((name for name, value in tensors.items() if value.isnan().any()), None):
+        raise CheckpointError(
+            f"{folder}: nothing was saved, because there is NaN in {broken}; train again with a lower learning rate"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / WEIGHTS, tensors)
     for name, weights in companions.items():
@@ -95,10 +101,10 @@ def read(folder: Path, config: type[Any]) -> Stored:
         raise CheckpointError(
             f"{folder / CONFIG}: damaged ({error}); save the model again"
         ) from None
-    companions = {
-        path.name.removesuffix(COMPANION): _tensors(path)
-        for path in sorted(folder.glob(f"*{COMPANION}"))
-    }
+    companions = {}
+    for path in sorted(folder.glob(f"*{COMPANION}")):
+        companions[path.name.removesuffix(COMPANION)] = tensors = _tensors(path)
+        _check_finite(path, tensors)
     return Stored(folder, settings, card, _tensors(folder / WEIGHTS), companions)
 
 
@@ -136,7 +142,8 @@ def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
 
 def fill(model: nn.Module, stored: Stored) -> None:
     """Puts the stored tensors in, in the precision they were saved in."""
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    tensors = model.state_dict()
+    own = {name: tuple(value.shape) for name, value in tensors.items()}
     found = {name: tuple(value.shape) for name, value in stored.tensors.items()}
     wrong = sorted(name for name in own.keys() | found.keys() if own.get(name) != found.get(name))
     if wrong:
@@ -145,7 +152,19 @@ def fill(model: nn.Module, stored: Stored) -> None:
             f"{stored.folder / WEIGHTS}: does not fit the model: {name} is {found.get(name, 'missing')} in the file "
             f"and {own.get(name, 'unknown')} in the model ({len(wrong)} such tensors); it belongs to another backbone"
         )
+    learned = {name for name, _ in model.named_parameters()}
+    # Masks of attention are buffers that are infinite from the beginning.
+    masks = {name for name in tensors.keys() - learned if tensors[name].isinf().any()}
+    _check_finite(stored.folder / WEIGHTS, stored.tensors, masks)
     model.load_state_dict(stored.tensors, assign=True)
+
+
+def _check_finite(path: Path, tensors: dict[str, Tensor], masks: Set[str] = frozenset()) -> None:
+    """Raises where a weight is NaN or infinite: the model would answer all the same, and always alike."""
+    for name, value in tensors.items():
+        kind = "NaN" if value.isnan().any() else "infinity"
+        if kind == "NaN" or (name not in masks and not torch.isfinite(value).all()):
+            raise CheckpointError(f"{path}: {kind} in {name}; copy it again or save it anew")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
