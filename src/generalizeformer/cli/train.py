@@ -11,13 +11,13 @@ from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
 from generalizeformer.cli._terminal import (
     Device,
-    check_folder,
     console,
     fabric,
     introduced,
     stage_progress,
 )
 from generalizeformer.errors import DataError
+from generalizeformer.training._places import check_out
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -151,17 +151,6 @@ def run_training(
             soft_wrap=True,
         )
     return model
-
-
-def check_out(folder: Path) -> None:
-    """Raises where a model cannot be written, or would replace files that are not a training's."""
-    check_folder(folder)
-    theirs = [name for name in ("README.md", "config.json") if (folder / name).exists()]
-    if theirs and not (folder / "training").is_dir():
-        raise DataError(
-            f"{folder}: holds a {theirs[0]} that no training wrote and that this one would replace; "
-            "name a new folder"
-        )
 
 
 def shared(domains: "DomainDataset", apart: Apart) -> "DomainDataset":

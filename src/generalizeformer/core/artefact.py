@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from generalizeformer.atomic import replacing, write_text
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.core.backbones import build_backbone
-from generalizeformer.core.card import Card, render
+from generalizeformer.core.card import MARK, Card, render
 from generalizeformer.core.inputs import uncompiled
 from generalizeformer.errors import CheckpointError, UserError
 
@@ -65,6 +65,17 @@ def save(
         "card": to_dict(card),
     }
     write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+
+
+def foreign(folder: Path) -> list[str]:
+    """Files of the folder that a saved model would replace, and that are none of a saved model's."""
+    ours = {README: MARK, CONFIG: '"library": "generalizeformer"'}
+    return [name for name, words in ours.items() if not _says(folder / name, words)]
+
+
+def _says(path: Path, words: str) -> bool:
+    """Whether the file begins as ours do; what is not there is nobody's."""
+    return not path.exists() or words in path.read_text("utf-8", errors="replace")[:200]
 
 
 def locate(path: str | Path, **hub: Any) -> Path:
