@@ -336,6 +336,11 @@ def test_another_backbone_is_refused(folder: Path, widths: tuple[int, ...]) -> N
     assert "belongs to another backbone" in text
 
 
+def test_a_backbone_of_another_number_of_classes_is_refused(folder: Path) -> None:
+    text = checked_refusal(folder, folder, backbone=DigitNet(6, (16, 24, 32, 64), 3))
+    assert "the saved model has 4 classes, the backbone given tells 6 apart; build it for 4" in text
+
+
 def test_weights_of_another_architecture_are_refused(folder: Path) -> None:
     edit(folder, "card", "architecture", value="digits")
     assert "does not fit the model" in checked_refusal(folder, folder / WEIGHTS)

@@ -19,6 +19,7 @@ from generalizeformer.atomic import replacing, write_text
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import MARK, Card, render
+from generalizeformer.core.classifiers import class_count, find_classifier
 from generalizeformer.core.inputs import uncompiled
 from generalizeformer.errors import CheckpointError, UserError
 
@@ -138,6 +139,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
     """A module for the stored weights: a copy of the one lent, or one built from the stored name."""
     if lent is not None:
+        _check_classes(stored, uncompiled(lent))
         return copy.deepcopy(uncompiled(lent))
     card = stored.card
     if card.architecture is None:
@@ -149,6 +151,17 @@ def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
     return build_backbone(
         card.architecture, len(card.classes), channels=card.preprocessing.channels
     )
+
+
+def _check_classes(stored: Stored, lent: nn.Module) -> None:
+    """Raises where a backbone that was given tells other numbers of classes apart."""
+    saved = len(stored.card.classes)
+    own = class_count(lent, find_classifier(lent, stored.config.selection.classifier))
+    if saved and own != saved:
+        raise CheckpointError(
+            f"{stored.folder}: the saved model has {saved} classes, the backbone given tells {own} apart; build it "
+            f"for {saved}"
+        )
 
 
 def fill(model: nn.Module, stored: Stored) -> None:
