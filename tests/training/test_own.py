@@ -18,6 +18,7 @@ from generalizeformer.core.generalizeformer import Config
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.looks import Config as Looks
+from generalizeformer.training import _run
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.meta import Config as MetaConfig
 
@@ -289,3 +290,11 @@ def test_arrays_of_numpy_are_trained_on_like_tensors(tmp_path: Path) -> None:
     model = generalizeformer.train(network(), given, tmp_path / "2", recipe=recipe)
     found = model.state_dict()
     assert all(torch.equal(found[name], value) for name, value in wanted.state_dict().items())
+
+
+def test_a_training_that_did_harm_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_run, "mean_accuracies", lambda *_: (50.0, 43.8))
+    recipe = Recipe(episodes="looks", erm=None, meta=META)
+    with pytest.warns(UserWarning, match="6.2 points worse than the plain backbone") as told:
+        generalizeformer.train(network(), domains("a"), tmp_path, recipe=recipe)
+    assert len(told) == 1

@@ -11,6 +11,7 @@ from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
 from generalizeformer.cli._terminal import (
     Device,
+    aside,
     console,
     fabric,
     introduced,
@@ -129,6 +130,7 @@ def run_training(
     """Trains with bars and says where the model is. Gives the model."""
     from generalizeformer.core.backbones import build_backbone
     from generalizeformer.training._run import train_recipe
+    from generalizeformer.training._scoring import doubt
 
     def build() -> "nn.Module":
         assert card.architecture is not None
@@ -150,6 +152,8 @@ def run_training(
             f"{model.card.adapted_accuracy:.1f} % generated; saved in {out}",
             soft_wrap=True,
         )
+        if doubtful := doubt(model.card):
+            aside.print(f"warning: {doubtful}", soft_wrap=True)
     return model
 
 

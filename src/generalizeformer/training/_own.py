@@ -1,5 +1,6 @@
 """Training from Python, on the reader's own model and images."""
 
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,6 +28,7 @@ from generalizeformer.training._places import fabric as on
 from generalizeformer.training._progress import shown
 from generalizeformer.training._recipe import Recipe
 from generalizeformer.training._run import train_recipe
+from generalizeformer.training._scoring import doubt
 
 Array = NDArray[np.integer[Any]]
 Labelled = tuple[UInt8[Tensor, "n c h w"] | Array, Int[Tensor, " n"] | Array]
@@ -74,7 +76,10 @@ def train(
     _check_architecture(backbone, card)
     where = fabric or on(device)
     with shown() if report == "auto" else nullcontext(report) as told:
-        return train_recipe(lambda: backbone, data, chosen, card, Path(folder), where, told)
+        model = train_recipe(lambda: backbone, data, chosen, card, Path(folder), where, told)
+    if where.global_rank == 0 and (words := doubt(model.card)):
+        warnings.warn(words, stacklevel=2)
+    return model
 
 
 def _usual(domains: int) -> Recipe:
