@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "PAPER",
     "PAPER_RECIPE",
-    "Card",
     "Config",
+    "ErmConfig",
     "GeneralizeFormer",
     "Guard",
+    "MetaConfig",
     "Preprocessing",
     "Recipe",
     "Selection",
@@ -19,20 +19,25 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from generalizeformer.core.card import Card
-    from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
+    from generalizeformer.core.card import Card as Card
+    from generalizeformer.core.generalizeformer import PAPER as PAPER
+    from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
     from generalizeformer.core.guard import Guard
     from generalizeformer.core.preprocessing import Preprocessing
     from generalizeformer.core.slots import Selection
     from generalizeformer.training._own import train
     from generalizeformer.training._paper import PAPER_RECIPE
     from generalizeformer.training._recipe import Recipe
+    from generalizeformer.training.erm import Config as ErmConfig
+    from generalizeformer.training.meta import Config as MetaConfig
 
 _HOMES = {
     "Card": "core.card",
     "Config": "core.generalizeformer",
+    "ErmConfig": "training.erm:Config",
     "GeneralizeFormer": "core.generalizeformer",
     "Guard": "core.guard",
+    "MetaConfig": "training.meta:Config",
     "PAPER": "core.generalizeformer",
     "PAPER_RECIPE": "training._paper",
     "Preprocessing": "core.preprocessing",
@@ -46,7 +51,8 @@ def __getattr__(name: str) -> Any:
     """Public names are loaded when first used: `--help` must not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    module, _, called = _HOMES[name].partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), called or name)
 
 
 def __dir__() -> list[str]:

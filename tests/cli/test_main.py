@@ -242,6 +242,16 @@ def test_a_folder_of_something_else_is_not_overwritten(
     assert (tmp_path / name).read_text() == "precious"
 
 
+def test_a_model_without_its_training_is_begun_again(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    for file in ("README.md", "config.json"):
+        (tmp_path / file).write_bytes((trained / file).read_bytes())
+    words = ("--data", "synthetic", "--source-steps", "2", "--steps", "2", "--device", "cpu")
+    assert command("train", tmp_path, *words, "--episodes", "looks").status == 0
+    assert (tmp_path / "model.safetensors").exists()
+
+
 # a saved model
 
 

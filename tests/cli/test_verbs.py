@@ -19,6 +19,7 @@ from generalizeformer.cli._settings import overridden
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.imaging.files import read_images
+from generalizeformer.training import _run
 from generalizeformer.training._paper import PAPER_RECIPE
 from generalizeformer.training._recipe import Recipe
 
@@ -50,6 +51,15 @@ def test_training_says_how_well_it_went_and_where_the_model_is(
     assert (card.dataset, card.sources) == ("synthetic", ("a", "b", "c", "d"))
     again = command("train", out, *TINY, "--held-out", "a")
     assert again == (0, ended.out, "")  # nothing left to do
+
+
+def test_training_that_did_harm_says_so_beside_the_answer(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_run, "mean_accuracies", lambda *_: (50.0, 43.8))
+    ended = command("train", tmp_path / "run", *TINY, "--episodes", "looks")
+    assert ended.out.startswith("source validation: 50.0 % plain, 43.8 % generated; saved in")
+    assert "warning: generated parameters are 6.2 points worse" in ended.err.splitlines()[-1]
 
 
 def test_another_setting_in_the_same_folder_is_refused(command: Command, tmp_path: Path) -> None:

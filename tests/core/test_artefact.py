@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from generalizeformer.core.artefact import CONFIG, README, WEIGHTS
@@ -335,9 +336,54 @@ def test_another_backbone_is_refused(folder: Path, widths: tuple[int, ...]) -> N
     assert "belongs to another backbone" in text
 
 
+def test_a_backbone_of_another_number_of_classes_is_refused(folder: Path) -> None:
+    text = checked_refusal(folder, folder, backbone=DigitNet(6, (16, 24, 32, 64), 3))
+    assert "the saved model has 4 classes, the backbone given tells 6 apart; build it for 4" in text
+
+
 def test_weights_of_another_architecture_are_refused(folder: Path) -> None:
     edit(folder, "card", "architecture", value="digits")
     assert "does not fit the model" in checked_refusal(folder, folder / WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("backbone.classifier.weight", "nan", "NaN in backbone.classifier.weight; copy it again"),
+        ("backbone.classifier.weight", "inf", "infinity in backbone.classifier.weight"),
+        ("backbone.blocks.0.1.running_var", "-inf", "infinity in backbone.blocks.0.1.running_var"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused_by_name(
+    folder: Path, name: str, value: str, told: str
+) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    tensors[name] = tensors[name].clone()
+    tensors[name].view(-1)[-1] = float(value)
+    save_file(tensors, folder / WEIGHTS)
+    assert told in checked_refusal(folder, folder / WEIGHTS)
+
+
+def test_a_companion_that_is_no_number_is_refused(folder: Path) -> None:
+    path = folder / "itta.companion.safetensors"
+    save_file({"steps": torch.tensor([1.0, float("nan")])}, path)
+    assert "NaN in steps" in checked_refusal(folder, path)
+
+
+def test_a_mask_may_be_infinite_and_nan_is_not_saved(tmp_path: Path) -> None:
+    def masked() -> nn.Module:
+        net = digits()
+        net.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+        return net
+
+    model = GeneralizeFormer(masked())
+    model.save_pretrained(tmp_path)
+    GeneralizeFormer.from_pretrained(tmp_path, backbone=masked())
+    with torch.no_grad():
+        model.backbone.classifier.bias.fill_(float("nan"))
+    with pytest.raises(CheckpointError, match=r"NaN in backbone\.classifier\.bias; train again"):
+        model.save_pretrained(tmp_path / "x")
+    assert not (tmp_path / "x" / CONFIG).exists()
 
 
 def test_a_class_of_one_s_own_is_asked_for(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from generalizeformer.core.card import Card
+from generalizeformer.core.change import Change
 from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
 from generalizeformer.core.guard import Guard
 from generalizeformer.core.slots import Kind, Selection
@@ -317,6 +318,16 @@ def test_an_untrained_model_explains_that_it_moved_nothing(generator: str) -> No
     for value in (change.distance, change.relative, change.mean_absolute):
         assert value.shape == (3, 5)
         assert not value.any()
+
+
+def test_an_explanation_is_a_line_per_layer() -> None:
+    relative = torch.tensor([[0.1, 0.0], [0.2, 0.001]])
+    change = Change(("blocks.0.1", "fc"), relative, relative, relative)
+    assert str(change).splitlines() == [
+        "layer       moved by, mean of 2 groups",
+        "blocks.0.1   15.00 %",
+        "fc            0.05 %",
+    ]
 
 
 @BOTH

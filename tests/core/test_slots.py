@@ -114,6 +114,16 @@ def test_exclude_leaves_out_a_layer_and_all_below_a_name() -> None:
     assert "layer2.0.bn1" in names
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_name_by_itself_is_one_name() -> None:
+    given: dict[str, Any] = {"kinds": "norm", "stages": "blocks.1", "exclude": "blocks.1"}
+    expected = Selection(kinds=("norm",), stages=("blocks.1",), exclude=("blocks.1",))
+    assert Selection(**given) == expected
+    assert Selection(include="fc") == Selection(include=("fc",))  # type: ignore[arg-type]
+    with pytest.raises(SlotError, match="there is no layer 'aux1' to exclude"):
+        find_slots(digits(), Selection(exclude="aux1"))  # type: ignore[arg-type]
+
+
 def test_excluding_what_is_not_there_is_refused() -> None:
     with pytest.raises(SlotError, match="there is no layer 'bn' to exclude"):
         find_slots(architecture("torchvision resnet18"), Selection(exclude=("bn",)))

@@ -49,7 +49,7 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "walk.jsonl").read_text().splitlines()]
 
 
-def stopped(folder: Path, at: int) -> None:
+def stopped(folder: Path, at: int, **changes: Any) -> None:
     """Leaves the folder as a run that was killed after this step."""
 
     def kill(name: str, done: int, steps: int, metrics: Metrics) -> None:
@@ -57,7 +57,7 @@ def stopped(folder: Path, at: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(Walk(), stage(folder, report=kill))
+        fit(Walk(), stage(folder, report=kill, **changes))
 
 
 def test_the_best_weights_are_kept_and_logged(tmp_path: Path) -> None:
@@ -177,6 +177,33 @@ def test_a_run_with_other_settings_is_refused_and_told_which(
     stopped(tmp_path, 5)
     with pytest.raises(CheckpointError, match=f"belongs to a run with {words}; go on with"):
         fit(Walk(), stage(tmp_path, settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ("abcde", "abcdf", "domains e, not f"),
+        ("abcde", "fghij", "domains a, b, c and 2 more, not f, g, h and 2 more"),
+        ("abc", "ab", "domains c as well"),
+        ("ab", "abc", "no domains c"),
+        ("ab", "ba", "domains in another order, a, b"),
+    ],
+)
+def test_of_domains_only_those_that_differ_are_told(
+    tmp_path: Path, before: str, now: str, words: str
+) -> None:
+    stopped(tmp_path, 5, settings={"domains": list(before)})
+    with pytest.raises(CheckpointError, match=f"a run with {words}; go on with"):
+        fit(Walk(), stage(tmp_path, settings={"domains": list(now)}))
+
+
+def test_weights_that_are_no_numbers_are_not_the_best(tmp_path: Path) -> None:
+    class Broken(Walk):
+        def weights(self) -> dict[str, torch.Tensor]:
+            return {"at": torch.tensor([float("nan")])}
+
+    with pytest.raises(UserError, match=r"walk: there is NaN in at at step \d+, so training has"):
+        fit(Broken(), stage(tmp_path))
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
+import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import generalizeformer
 from generalizeformer import GeneralizeFormer, Preprocessing, Recipe
@@ -15,6 +18,7 @@ from generalizeformer.core.generalizeformer import Config
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.looks import Config as Looks
+from generalizeformer.training import _run
 from generalizeformer.training.erm import Config as ErmConfig
 from generalizeformer.training.meta import Config as MetaConfig
 
@@ -115,7 +119,7 @@ def test_a_fabric_of_ones_own_is_used_and_the_device_is_not(tmp_path: Path) -> N
     recipe = Recipe(episodes="looks", erm=None, meta=META)
     where = Fabric(accelerator="cpu", devices=1)
     model = generalizeformer.train(
-        network(), domains("a"), tmp_path, recipe=recipe, device="nonsense", fabric=where
+        network(), domains("a"), tmp_path, recipe=recipe, device="cuda", fabric=where
     )
     assert next(model.parameters()).device == where.device
 
@@ -203,3 +207,102 @@ def test_mirror_images_are_asked_about_where_the_backbone_learned_from_them(
     recipe = Recipe(episodes="looks", model=Config(mirrored=given), erm=erm, meta=META)
     model = generalizeformer.train(network(), domains("a"), tmp_path, recipe=recipe)
     assert model.config.mirrored == found
+
+
+def refusal(tmp_path: Path, **given: Any) -> str:
+    """The one line with which a training is refused, as users meet it: without the shape checks of tests."""
+    words: dict[str, Any] = {
+        "backbone": network(),
+        "domains": domains("a"),
+        "folder": tmp_path / "x",
+    }
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(UserError) as error:
+            generalizeformer.train(**(words | given))
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "x").exists()
+    return str(error.value)
+
+
+PIXELS, LABELS = domains("a")["a"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([(PIXELS, LABELS)], "domains: got list; give a dict of name → (pixels, labels)"),
+        (TensorDataset(PIXELS, LABELS), "domains: got TensorDataset; give a dict"),
+        ({"a": TensorDataset(PIXELS, LABELS)}, "domain 'a': got TensorDataset; give a pair"),
+        ({"a": PIXELS}, "domain 'a': got Tensor; give a pair (pixels, labels)"),
+        ({"a": (PIXELS, LABELS, 3)}, "domain 'a': got tuple of 3; give a pair"),
+        ({0: (PIXELS, LABELS)}, "domains: got the name 0; names are text, such as '0'"),
+        ({"a": (PIXELS, [0, 1])}, "domain 'a': labels are list; give a tensor or a numpy array"),
+        (
+            {"a": (PIXELS, np.array(["cat"]))},
+            "domain 'a': labels are an array of <U3; give numbers",
+        ),
+        ({"a": (PIXELS, LABELS.float())}, "labels are (12,) of torch.float32; give one"),
+        (
+            {"a": (PIXELS.permute(0, 2, 3, 1), LABELS)},
+            "domain 'a': pixels are (12, 16, 16, 3), which looks like (n, h, w, c); "
+            "use pixels.permute(0, 3, 1, 2)",
+        ),
+        ({"a": (PIXELS.permute(0, 2, 3, 1).numpy(), LABELS)}, "use pixels.transpose(0, 3, 1, 2)"),
+        (
+            domains("a", channels=1),
+            "DigitNet takes images of 3 channels, but these have 1; convert",
+        ),
+    ],
+)
+def test_domains_of_other_kinds_are_told_what_they_should_be(
+    tmp_path: Path, given: Any, told: str
+) -> None:
+    assert told in refusal(tmp_path, domains=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"recipe": {"steps": 3}}, "recipe: got dict; give a Recipe, such as"),
+        ({"backbone": "resnet18"}, "backbone: got str; give a torch.nn.Module"),
+        ({"device": "gpu7"}, "device: got 'gpu7'; it must be one of auto, cpu, cuda, mps"),
+        ({"device": "cuda"}, "device: cuda was asked for, but there is no usable one; use cpu"),
+    ],
+)
+def test_what_cannot_be_trained_with_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, told: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert told in refusal(tmp_path, **given)
+
+
+def test_a_folder_that_is_a_file_or_somebody_elses_is_told(tmp_path: Path) -> None:
+    file, theirs = tmp_path / "file", tmp_path / "theirs"
+    file.write_text("precious")
+    assert refusal(tmp_path, folder=file).startswith(f"{file}: is a file, but results need a")
+    theirs.mkdir()
+    (theirs / "README.md").write_text("precious")
+    assert "holds a README.md that no training wrote" in refusal(tmp_path, folder=theirs)
+
+
+def test_arrays_of_numpy_are_trained_on_like_tensors(tmp_path: Path) -> None:
+    recipe = Recipe(episodes="looks", erm=None, meta=META)
+    wanted = generalizeformer.train(network(), domains("a"), tmp_path / "1", recipe=recipe)
+    pixels, labels = PIXELS.numpy(), LABELS.numpy().astype(np.uint8)
+    pixels = np.flip(pixels, 3).copy()[..., ::-1]  # read backwards: torch cannot share it
+    labels.flags.writeable = False
+    given = {"a": (pixels, labels)}
+    model = generalizeformer.train(network(), given, tmp_path / "2", recipe=recipe)
+    found = model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in wanted.state_dict().items())
+
+
+def test_a_training_that_did_harm_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_run, "mean_accuracies", lambda *_: (50.0, 43.8))
+    recipe = Recipe(episodes="looks", erm=None, meta=META)
+    with pytest.warns(UserWarning, match="6.2 points worse than the plain backbone") as told:
+        generalizeformer.train(network(), domains("a"), tmp_path, recipe=recipe)
+    assert len(told) == 1

@@ -1,11 +1,13 @@
 """Accuracy on labelled images: which are asked, in which groups."""
 
+import pytest
 import torch
 from torch import Tensor
 
+from generalizeformer.core.card import Card
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain
-from generalizeformer.training._scoring import CHUNK, accuracy
+from generalizeformer.training._scoring import CHUNK, accuracy, doubt
 
 PREPROCESSING = Preprocessing(size=2, mean=(0.0,), std=(1.0,))
 COUNT = 2 * CHUNK + 7
@@ -41,3 +43,19 @@ def test_a_limit_takes_the_first_of_the_same_groups() -> None:
     score, some = asked(20, 60)
     assert some == every[:3]
     assert 0 < score < 100
+
+
+@pytest.mark.parametrize(
+    ("plain", "adapted", "told"),
+    [
+        (50.0, 43.8, "are 6.2 points worse"),
+        (50.0, 49.5, None),
+        (50.0, 60.0, None),
+        (None, None, None),
+    ],
+)
+def test_a_loss_on_source_validation_is_told(
+    plain: float | None, adapted: float | None, told: str | None
+) -> None:
+    words = doubt(Card(source_accuracy=plain, adapted_accuracy=adapted))
+    assert words is None if told is None else words is not None and told in words

@@ -1,27 +1,26 @@
-"""How things look in a terminal: progress, tables, where the computation runs."""
+"""How things look in a terminal: progress and tables."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from generalizeformer.errors import CheckpointError, DataError, UserError
+from generalizeformer.errors import CheckpointError, DataError
+from generalizeformer.training._places import Device as Device
+from generalizeformer.training._places import check_folder as check_folder
+from generalizeformer.training._places import fabric as fabric
+from generalizeformer.training._places import pick_device as pick_device
 
 if TYPE_CHECKING:
-    import torch
-    from lightning_fabric import Fabric
-
     from generalizeformer.benchmark.tables import Table
     from generalizeformer.training._loop import Metrics, Report
 
 BRIEF = 2  # seconds, in which a rate is measured too badly to be told
-
-Device = Literal["auto", "cpu", "cuda", "mps"]
 
 # Names of folders and domains may hold brackets, so nothing is markup.
 console = Console(markup=False, highlight=False)  # answers
@@ -148,13 +147,6 @@ def check_model(path: Path) -> None:
         )
 
 
-def check_folder(path: Path) -> None:
-    """Raises where results cannot be written into this folder: before the work, not after it."""
-    nearest = next(p for p in (path, *path.parents) if p.exists())
-    if not nearest.is_dir():
-        raise DataError(f"{nearest}: is a file, but results need a folder; name another")
-
-
 def make_folder(path: Path) -> None:
     """Makes the folder, or raises: before hours of work, not after them."""
     try:
@@ -163,37 +155,3 @@ def make_folder(path: Path) -> None:
         raise DataError(
             f"{path}: no such folder can be made ({error.strerror}); name another"
         ) from None
-
-
-def pick_device(name: Device) -> "torch.device":
-    """The device of that name; auto is a GPU where there is one."""
-    import torch
-
-    there = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if name == "auto":
-        name = "cuda" if there["cuda"] else "cpu"
-    if not there[name]:
-        raise UserError(
-            f"device: {name} was asked for, but there is no usable one; use cpu or auto"
-        )
-    return torch.device(name)
-
-
-def fabric(device: Device, devices: int, precision: Literal["32-true", "bf16-mixed"]) -> "Fabric":
-    """Where and how to compute; launches the other processes where there are several."""
-    from lightning_fabric import Fabric
-
-    if devices < 1:
-        raise UserError(f"devices: got {devices}; it must be at least 1")
-    if device != "auto":
-        pick_device(device)
-    try:
-        made = Fabric(accelerator=device, devices=devices, precision=precision)
-        made.launch()
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise UserError(f"device: {devices} of {device} cannot be used ({error})") from None
-    return made

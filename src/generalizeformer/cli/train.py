@@ -11,13 +11,14 @@ from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
 from generalizeformer.cli._terminal import (
     Device,
-    check_folder,
+    aside,
     console,
     fabric,
     introduced,
     stage_progress,
 )
 from generalizeformer.errors import DataError
+from generalizeformer.training._places import check_out
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -129,6 +130,7 @@ def run_training(
     """Trains with bars and says where the model is. Gives the model."""
     from generalizeformer.core.backbones import build_backbone
     from generalizeformer.training._run import train_recipe
+    from generalizeformer.training._scoring import doubt
 
     def build() -> "nn.Module":
         assert card.architecture is not None
@@ -150,18 +152,9 @@ def run_training(
             f"{model.card.adapted_accuracy:.1f} % generated; saved in {out}",
             soft_wrap=True,
         )
+        if doubtful := doubt(model.card):
+            aside.print(f"warning: {doubtful}", soft_wrap=True)
     return model
-
-
-def check_out(folder: Path) -> None:
-    """Raises where a model cannot be written, or would replace files that are not a training's."""
-    check_folder(folder)
-    theirs = [name for name in ("README.md", "config.json") if (folder / name).exists()]
-    if theirs and not (folder / "training").is_dir():
-        raise DataError(
-            f"{folder}: holds a {theirs[0]} that no training wrote and that this one would replace; "
-            "name a new folder"
-        )
 
 
 def shared(domains: "DomainDataset", apart: Apart) -> "DomainDataset":

@@ -5,10 +5,12 @@ What compared methods were trained to know lies beside them, in a file for each.
 
 import copy
 import json
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 from generalizeformer.atomic import replacing, write_text
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.core.backbones import build_backbone
-from generalizeformer.core.card import Card, render
+from generalizeformer.core.card import MARK, Card, render
+from generalizeformer.core.classifiers import class_count, find_classifier
 from generalizeformer.core.inputs import uncompiled
 from generalizeformer.errors import CheckpointError, UserError
 
@@ -44,6 +47,10 @@ def save(
     companions: dict[str, dict[str, Tensor]],
 ) -> None:
     """Writes the folder. Each file appears whole or not at all; the config comes last, so it vouches for the rest."""
+    if broken := next((name for name, value in tensors.items() if value.isnan().any()), None):
+        raise CheckpointError(
+            f"{folder}: nothing was saved, because there is NaN in {broken}; train again with a lower learning rate"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / WEIGHTS, tensors)
     for name, weights in companions.items():
@@ -59,6 +66,17 @@ def save(
         "card": to_dict(card),
     }
     write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+
+
+def foreign(folder: Path) -> list[str]:
+    """Files of the folder that a saved model would replace, and that are none of a saved model's."""
+    ours = {README: MARK, CONFIG: '"library": "generalizeformer"'}
+    return [name for name, words in ours.items() if not _says(folder / name, words)]
+
+
+def _says(path: Path, words: str) -> bool:
+    """Whether the file begins as ours do; what is not there is nobody's."""
+    return not path.exists() or words in path.read_text("utf-8", errors="replace")[:200]
 
 
 def locate(path: str | Path, **hub: Any) -> Path:
@@ -95,10 +113,10 @@ def read(folder: Path, config: type[Any]) -> Stored:
         raise CheckpointError(
             f"{folder / CONFIG}: damaged ({error}); save the model again"
         ) from None
-    companions = {
-        path.name.removesuffix(COMPANION): _tensors(path)
-        for path in sorted(folder.glob(f"*{COMPANION}"))
-    }
+    companions = {}
+    for path in sorted(folder.glob(f"*{COMPANION}")):
+        companions[path.name.removesuffix(COMPANION)] = tensors = _tensors(path)
+        _check_finite(path, tensors)
     return Stored(folder, settings, card, _tensors(folder / WEIGHTS), companions)
 
 
@@ -121,6 +139,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
     """A module for the stored weights: a copy of the one lent, or one built from the stored name."""
     if lent is not None:
+        _check_classes(stored, uncompiled(lent))
         return copy.deepcopy(uncompiled(lent))
     card = stored.card
     if card.architecture is None:
@@ -134,9 +153,21 @@ def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
     )
 
 
+def _check_classes(stored: Stored, lent: nn.Module) -> None:
+    """Raises where a backbone that was given tells other numbers of classes apart."""
+    saved = len(stored.card.classes)
+    own = class_count(lent, find_classifier(lent, stored.config.selection.classifier))
+    if saved and own != saved:
+        raise CheckpointError(
+            f"{stored.folder}: the saved model has {saved} classes, the backbone given tells {own} apart; build it "
+            f"for {saved}"
+        )
+
+
 def fill(model: nn.Module, stored: Stored) -> None:
     """Puts the stored tensors in, in the precision they were saved in."""
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    tensors = model.state_dict()
+    own = {name: tuple(value.shape) for name, value in tensors.items()}
     found = {name: tuple(value.shape) for name, value in stored.tensors.items()}
     wrong = sorted(name for name in own.keys() | found.keys() if own.get(name) != found.get(name))
     if wrong:
@@ -145,7 +176,19 @@ def fill(model: nn.Module, stored: Stored) -> None:
             f"{stored.folder / WEIGHTS}: does not fit the model: {name} is {found.get(name, 'missing')} in the file "
             f"and {own.get(name, 'unknown')} in the model ({len(wrong)} such tensors); it belongs to another backbone"
         )
+    learned = {name for name, _ in model.named_parameters()}
+    # Masks of attention are buffers that are infinite from the beginning.
+    masks = {name for name in tensors.keys() - learned if tensors[name].isinf().any()}
+    _check_finite(stored.folder / WEIGHTS, stored.tensors, masks)
     model.load_state_dict(stored.tensors, assign=True)
+
+
+def _check_finite(path: Path, tensors: dict[str, Tensor], masks: Set[str] = frozenset()) -> None:
+    """Raises where a weight is NaN or infinite: the model would answer all the same, and always alike."""
+    for name, value in tensors.items():
+        kind = "NaN" if value.isnan().any() else "infinity"
+        if kind == "NaN" or (name not in masks and not torch.isfinite(value).all()):
+            raise CheckpointError(f"{path}: {kind} in {name}; copy it again or save it anew")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -26,8 +26,9 @@ class Card:
     adapted_accuracy: float | None = None  # percent, source validation, generated parameters
 
 
+MARK = "library_name: generalizeformer"  # by which our model cards are known
 TEMPLATE = """---
-library_name: generalizeformer
+{{ mark }}
 tags: [test-time-adaptation, domain-generalization, image-classification]
 ---
 # {{ card.architecture or card.backbone or "GeneralizeFormer model" }} with GeneralizeFormer
@@ -57,7 +58,8 @@ logits = model(images)
 def render(card: Card, folder: str) -> str:
     """The card as the README.md of the model's folder."""
     environment = Environment(keep_trailing_newline=True)
-    return environment.from_string(TEMPLATE).render(card=card, folder=folder, percent=_percent)
+    template = environment.from_string(TEMPLATE)
+    return template.render(card=card, folder=folder, mark=MARK, percent=_percent)
 
 
 def _percent(value: float | None) -> str:

@@ -19,6 +19,17 @@ class Change:
     relative: Float[Tensor, "groups layers"]  # L2 / L2 of the source parameters
     mean_absolute: Float[Tensor, "groups layers"]
 
+    def __str__(self) -> str:
+        """A line per layer: how far it was moved in percent of its parameters, in the mean over groups."""
+        groups = len(self.relative)
+        width = max(map(len, ("layer", *self.layers)))
+        percent = (100 * self.relative.mean(0)).tolist()
+        rows = [
+            f"{name:<{width}}  {p:6.2f} %" for name, p in zip(self.layers, percent, strict=True)
+        ]
+        over = f", mean of {groups} groups" if groups > 1 else ""
+        return "\n".join([f"{'layer':<{width}}  moved by{over}", *rows])
+
 
 def between(slots: Slots, source: Params, target: Params) -> Change:
     """From the source's parameters to those of every group."""

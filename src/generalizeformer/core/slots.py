@@ -32,6 +32,9 @@ class Selection:
     classifier: str | None = None  # its name, where the rule would not find it
 
     def __post_init__(self) -> None:
+        for field in ("kinds", "stages", "include", "exclude"):
+            if isinstance(one := getattr(self, field), str):  # a name by itself
+                object.__setattr__(self, field, (one,))
         if unknown := set(self.kinds) - set(KINDS):
             raise SlotError(
                 f"selection: {sorted(unknown)} are no kinds of slot; choose from {KINDS}"

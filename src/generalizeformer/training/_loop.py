@@ -21,6 +21,7 @@ from generalizeformer import atomic
 from generalizeformer.errors import CheckpointError, UserError
 from generalizeformer.seeds import derive
 
+FEW = 3  # domains that a message names
 Metrics = dict[str, float]
 Report = Callable[[str, int, int, Metrics], None]
 """Told (stage, steps done, steps in all, latest metrics) after every step."""
@@ -71,7 +72,7 @@ def fit(method: Method, stage: Stage) -> Metrics:
             if done % stage.every == 0 or done == stage.steps:
                 metrics |= method.validate()
                 if state["best"] is None or metrics["score"] > state["best"]["score"]:
-                    state["best"], state["weights"] = metrics, _copy(method.weights())
+                    state["best"], state["weights"] = metrics, _best(method, stage, done)
                 state["step"] = done
                 _record(method, stage, state, metrics)
             if stage.report is not None and stage.fabric.global_rank == 0:
@@ -112,11 +113,24 @@ def _update(method: Method, stage: Stage, step: int) -> Metrics:
     metrics = method.update(step, torch.Generator().manual_seed(derive(*words, "data")))
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise UserError(
-                f"{stage.name}: {name} is {value} at step {step + 1}, so training has diverged; "
-                f"lower the learning rate, delete {stage.folder} and start again"
-            )
+            raise _diverged(stage, f"{name} is {value}", step + 1)
     return metrics
+
+
+def _best(method: Method, stage: Stage, done: int) -> dict[str, torch.Tensor]:
+    """The weights to keep, which the last update may have made no numbers while its loss still was one."""
+    weights = _copy(method.weights())
+    for name, value in weights.items():
+        if value.isnan().any():
+            raise _diverged(stage, f"there is NaN in {name}", done)
+    return weights
+
+
+def _diverged(stage: Stage, words: str, step: int) -> UserError:
+    return UserError(
+        f"{stage.name}: {words} at step {step}, so training has diverged; "
+        f"lower the learning rate, delete {stage.folder} and start again"
+    )
 
 
 def _record(method: Method, stage: Stage, state: dict[str, Any], metrics: Metrics) -> None:
@@ -162,16 +176,40 @@ def _resume(method: Method, stage: Stage) -> dict[str, Any]:
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any], where: str = "") -> str | None:
-    """The first setting in which two runs differ, in words."""
-    for key in sorted(old.keys() | new.keys()):
+    """The first setting in which two runs differ, in words.
+
+    Lists, such as the domains, come last: what else differs is often why they do.
+    """
+    keys = old.keys() | new.keys()
+    for key in sorted(keys, key=lambda key: (isinstance(old.get(key, new.get(key)), list), key)):
         before, now = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(now, dict):
             deeper = _difference(before, now, f"{where}{key}.")
             if deeper is not None:
                 return deeper
         elif before != now:
-            return f"{where}{key} {before!r}, not {now!r}"
+            return _apart(f"{where}{key}", before, now)
     return None
+
+
+def _apart(name: str, before: Any, now: Any) -> str:
+    """How two values of a setting differ, in words: of images their sizes, of domains only those that do."""
+    if name == "preprocessing.size":
+        return f"images of {before} px, not {now}"
+    if name != "domains" or not before or not now:
+        return f"{name} {before!r}, not {now!r}"
+    gone = [each for each in before if each not in now]
+    come = [each for each in now if each not in before]
+    if gone and come:
+        return f"{name} {_few(gone)}, not {_few(come)}"
+    if gone or come:
+        return f"{name} {_few(gone)} as well" if gone else f"no {name} {_few(come)}"
+    return f"{name} in another order, {_few(before)}"
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
 
 
 def _cut_log(stage: Stage, step: int) -> None:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
@@ -14,6 +15,7 @@ from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.seeds import derive
 
 CHUNK = 128  # images at once: bounds memory
+WORSE = 1.0  # points that generated parameters may lose on source validation before it is said
 
 
 @torch.no_grad()
@@ -56,6 +58,17 @@ def mean_accuracies(
     plain = [plain_accuracy(model, domain, preprocessing, device) for domain in data.domains]
     adapted = [accuracy(model, domain, preprocessing, 20, device) for domain in data.domains]
     return sum(plain) / len(plain), sum(adapted) / len(adapted)
+
+
+def doubt(card: Card) -> str | None:
+    """What to do where generated parameters answer source validation worse than the plain backbone."""
+    plain, adapted = card.source_accuracy, card.adapted_accuracy
+    if plain is None or adapted is None or plain - adapted <= WORSE:
+        return None
+    return (
+        f"generated parameters are {plain - adapted:.1f} points worse than the plain backbone on source validation: "
+        "train φ for more steps or on more domains, and see with `generalizeformer evaluate` whether targets gain"
+    )
 
 
 def plain_accuracy(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from generalizeformer.config import to_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.inputs import accepted_channels
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError, UserError
@@ -37,16 +38,27 @@ def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preproce
     try:
         logits = backbone.eval()(images)
     except Exception as error:  # every architecture refuses images in its own way
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"backbone: {type(backbone).__name__} does not take images of shape {tuple(images.shape[1:])} "
-            f"({reason}); choose another image size or another backbone"
-        ) from None
+        raise _unfit(backbone, images, error) from None
     if tuple(logits.shape) != (len(images), len(data.classes)):
         raise DataError(
             f"backbone: {type(backbone).__name__} answers {len(images)} images with {tuple(logits.shape)}; "
             f"{data.name} has {len(data.classes)} classes, so build it for those"
         )
+
+
+def _unfit(backbone: nn.Module, images: Tensor, error: Exception) -> UserError:
+    """Why the backbone refuses the images, as far as that can be told."""
+    name, count, taken = type(backbone).__name__, images.shape[1], accepted_channels(backbone)
+    if taken and count not in taken:
+        return UserError(
+            f"backbone: {name} takes images of {taken[0]} channels, but these have {count}; convert them (grey to "
+            "colour: pixels.expand(-1, 3, -1, -1)), or build the backbone for theirs"
+        )
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return UserError(
+        f"backbone: {name} does not take images of shape {tuple(images.shape[1:])} ({reason}); choose another image "
+        "size or another backbone"
+    )
 
 
 def _check_precision(backbone: nn.Module) -> None:
