@@ -267,7 +267,7 @@ def test_domains_of_other_kinds_are_told_what_they_should_be(
     ("given", "told"),
     [
         ({"recipe": {"steps": 3}}, "recipe: got dict; give a Recipe, such as"),
-        ({"backbone": "resnet18"}, "backbone: got str; give a torch.nn.Module"),
+        ({"backbone": "resnet18"}, "backbone: got str; give a torch module"),
         ({"device": "gpu7"}, "device: got 'gpu7'; it must be one of auto, cpu, cuda, mps"),
         ({"device": "cuda"}, "device: cuda was asked for, but there is no usable one; use cpu"),
     ],
