@@ -414,6 +414,25 @@ def test_images_of_kinds_that_are_not_read_are_told(
     assert "left out (.tiff are not read here; convert to png): 1 of the images" in ended.err
 
 
+def test_folders_that_may_not_be_read_are_told(
+    refused: Refused,
+    command: Command,
+    trained: Path,
+    pictures: Path,
+    close: Callable[[Path], None],
+) -> None:
+    close(pictures / "deep")
+    words = (
+        f"{pictures / 'deep'}: cannot be searched (Permission denied); check that you may read it"
+    )
+    line = refused("predict", trained, pictures)
+    assert line == f"{words}, or go on without it: --skip-unreadable"
+    ended = command("predict", trained, pictures, "--skip-unreadable")
+    assert ended.status == 0
+    assert len(json.loads(ended.out)) == 4
+    assert f"left out: {words}\n" in ended.err
+
+
 def test_small_images_do_not_choose_a_backbone_without_the_weights_that_were_asked_for() -> None:
     domains = synthetic.build(synthetic.Config())
     chosen = [card_for(domains, None, 32, None, asked).architecture for asked in (False, True)]

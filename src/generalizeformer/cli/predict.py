@@ -4,9 +4,9 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 
@@ -44,12 +44,13 @@ def predict(
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
         format: Of the answers.
         out: File for the answers; standard output if not given.
-        skip_unreadable: Go on without files that are no images, and name them; else the first one ends it.
+        skip_unreadable: Go on without files that are no images and folders that may not be read, and name them; else
+            the first one ends it.
         device: Where to compute; auto takes a GPU if there is one.
     """
     from generalizeformer.benchmark.runner import build_adapter
     from generalizeformer.core.generalizeformer import GeneralizeFormer
-    from generalizeformer.imaging.files import find_images, left_out
+    from generalizeformer.imaging.finding import find_images, left_out
 
     check_model(run)
     if batch_size < 1:
@@ -59,7 +60,8 @@ def predict(
             f"{out}: is a folder; name a file for the answers, such as {out}/answers.{format}"
         )
     own = method_settings(settings).get(method, {})
-    files = find_images(images)
+    refuse = _told if skip_unreadable else _refused
+    files = find_images(images, refuse)
     if skipped := left_out(images):
         kinds = ", ".join(sorted({path.suffix.lower() for path in skipped}))
         words = (
@@ -73,7 +75,7 @@ def predict(
         for start in range(0, len(files), batch_size):
             status.update(f"predicting: {start} of {len(files)} images")
             batch = files[start : start + batch_size]
-            read = _read(batch, model.card.preprocessing, skip_unreadable)
+            read = _read(batch, model.card.preprocessing, refuse)
             if read:
                 answers += _answer(model, adapter, read, start // batch_size)
     _write(json.dumps(answers, indent=1) + "\n" if format == "json" else _csv(answers), out)
@@ -84,9 +86,9 @@ def predict(
 
 
 def _read(
-    files: Sequence[Path], prepare: "Preprocessing", skip_unreadable: bool
+    files: Sequence[Path], prepare: "Preprocessing", refuse: Callable[[str], None]
 ) -> "list[tuple[Path, Tensor]]":
-    """Every file with its pixels, of shape (1, c, size, size). A file that is skipped is named."""
+    """Every file with its pixels, of shape (1, c, size, size). `refuse` hears of those that cannot be read."""
     from generalizeformer.imaging.files import read_images
 
     read = []
@@ -94,10 +96,16 @@ def _read(
         try:
             read.append((file, read_images([file], prepare.channels, prepare.size)))
         except ImageError as error:
-            if not skip_unreadable:
-                raise ImageError(f"{error}, or go on without it: --skip-unreadable") from None
-            aside.print(f"left out: {error}", soft_wrap=True)
+            refuse(str(error))
     return read
+
+
+def _told(words: str) -> None:
+    aside.print(f"left out: {words}", soft_wrap=True)
+
+
+def _refused(words: str) -> NoReturn:
+    raise DataError(f"{words}, or go on without it: --skip-unreadable") from None
 
 
 def _answer(
