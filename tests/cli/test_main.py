@@ -411,7 +411,29 @@ def test_images_of_kinds_that_are_not_read_are_told(
     ended = command("predict", trained, pictures, "--device", "cpu")
     assert ended.status == 0
     assert "scan" not in ended.out
-    assert "left out (.tiff are not read here; convert to png): 1 of the images" in ended.err
+    told = "of kinds that are not read here"
+    one = f"left out: 1 image {told} (.tiff); convert to png: {pictures / 'scan.TIFF'}\n"
+    assert ended.err == one
+    for number in range(4):
+        (pictures / f"{number}.bmp").write_bytes(b"BM")
+    ended = command("predict", trained, pictures, "--device", "cpu")
+    named = ", ".join(str(pictures / f"{number}.bmp") for number in range(3))
+    told = f"left out: 5 images {told} (.bmp, .tiff); convert to png: {named} and 2 more\n"
+    assert ended.err == told
+
+
+def test_a_prediction_of_nothing_is_an_error(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_text("not a picture")
+    out = tmp_path / "answers.json"
+    ended = command("predict", trained, tmp_path, "--skip-unreadable", "--out", out)
+    assert (ended.status, ended.out) == (2, "")
+    lines = ended.err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["left out", "left out", "error"]
+    assert lines[-1] == "error: nothing could be read, as told above; name at least one image"
+    assert not out.exists()
 
 
 def test_folders_that_may_not_be_read_are_told(

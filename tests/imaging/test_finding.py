@@ -32,6 +32,9 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         find_images([tmp_path / "nothing"])
     with pytest.raises(DataError, match=r"no images in this folder; images end in \.jpg"):
         find_images([tmp_path])
+    (tmp_path / "a.bmp").write_bytes(b"BM")
+    with pytest.raises(DataError, match=r"no images .*; convert others, such as a\.bmp, to png"):
+        find_images([tmp_path])
     with pytest.raises(DataError, match="name at least one"):
         find_images([])
 

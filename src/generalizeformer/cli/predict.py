@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.core.preprocessing import Preprocessing
 
+NAMED = 3  # files of a kind that are told by name; of the others, how many they are
+
 
 def predict(
     run: Annotated[Path, tyro.conf.Positional],
@@ -62,12 +64,8 @@ def predict(
     own = method_settings(settings).get(method, {})
     refuse = _told if skip_unreadable else _refused
     files = find_images(images, refuse)
-    if skipped := left_out(images):
-        kinds = ", ".join(sorted({path.suffix.lower() for path in skipped}))
-        words = (
-            f"left out ({kinds} are not read here; convert to png): {len(skipped)} of the images"
-        )
-        aside.print(words, soft_wrap=True)
+    if others := left_out(images):
+        _told(_of_other_kinds(others))
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     adapter, _ = build_adapter(method, model, **own)
     answers: list[dict[str, Any]] = []
@@ -78,6 +76,8 @@ def predict(
             read = _read(batch, model.card.preprocessing, refuse)
             if read:
                 answers += _answer(model, adapter, read, start // batch_size)
+    if not answers:
+        raise ImageError("nothing could be read, as told above; name at least one image")
     _write(json.dumps(answers, indent=1) + "\n" if format == "json" else _csv(answers), out)
     if len(answers) < len(files):
         aside.print(f"left out, as above: {len(files) - len(answers)} of {len(files)} files")
@@ -98,6 +98,15 @@ def _read(
         except ImageError as error:
             refuse(str(error))
     return read
+
+
+def _of_other_kinds(files: Sequence[Path]) -> str:
+    """How many images are of kinds that are not read here, and the first of them."""
+    kinds = ", ".join(sorted({file.suffix.lower() for file in files}))
+    named = ", ".join(map(str, files[:NAMED]))
+    more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
+    count = f"{len(files)} image{'s' if len(files) > 1 else ''}"
+    return f"{count} of kinds that are not read here ({kinds}); convert to png: {named}{more}"
 
 
 def _told(words: str) -> None:

@@ -38,7 +38,11 @@ def _inside(folder: Path, refuse: Callable[[str], None]) -> list[Path]:
     for words in closed:
         refuse(words)
     if not images and not closed:
-        raise DataError(f"{folder}: no images in this folder; images end in {', '.join(ENDINGS)}")
+        others = left_out([folder])
+        hint = f"; convert others, such as {others[0].name}, to png" if others else ""
+        raise DataError(
+            f"{folder}: no images in this folder; images end in {', '.join(ENDINGS)}{hint}"
+        )
     return images
 
 
