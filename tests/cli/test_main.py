@@ -394,6 +394,7 @@ def test_pictures_that_cannot_be_read_are_told(
     ("words", "expected"),
     [
         ("--batch-size 0", "batch size: got 0; it must be at least 1"),
+        ("--method all", "`generalizeformer evaluate RUN --methods all` compares them"),
         ("--method tnet", "there is no 'tnet'; did you mean 'tent'?"),
         ("--out .", "name a file for the answers"),
     ],
