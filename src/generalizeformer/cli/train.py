@@ -41,7 +41,7 @@ class Sources:
 
     Args:
         data: Dataset whose source domains are learned from, one of `generalizeformer data list`; folder: your own
-            images.
+            images. If not given, folder where there is a root, else digits.
         root: Where the images are: a tree domain/class/image, or zips of one. If not given, the folder of that name
             in $GENERALIZEFORMER_DATA.
         protocol: Of rotated digits. outer: sources from 15 to 75 degrees, targets beyond; inner: targets between
@@ -55,7 +55,7 @@ class Sources:
         image_size: Pixels per side; if not given, the dataset's own, or 224 for image files.
     """
 
-    data: str = "digits"
+    data: str | None = None
     root: Path | None = None
     protocol: str | None = None
     sources: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Sources:
     def choice(self) -> Choice:
         """The dataset."""
         return Choice(
-            data=self.data,
+            data=self.data or ("digits" if self.root is None else "folder"),
             protocol=self.protocol,
             root=self.root,
             size=self.image_size,
