@@ -14,6 +14,7 @@ from PIL import Image
 
 from generalizeformer import __version__, catalog
 from generalizeformer.cli import main as cli
+from generalizeformer.cli._checks import check_backbone
 from generalizeformer.cli.main import VERBS
 from generalizeformer.cli.train import card_for
 from generalizeformer.data.datasets import synthetic
@@ -163,7 +164,9 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         ("--source-steps 0", "erm: steps is 0; it must be at least 1"),
         ("--learning-rate 0", "learning_rate is 0.0; it must be above 0"),
         ("--seed -1", "seed is -1; it must be from 0"),
-        ("--image-size 0", "image size: got 0; it must be at least 1"),
+        ("--data-settings classes=1", "one class only (0); a classifier needs two or more"),
+        ("--image-size 0", "image size: got 0; it must be at least 8"),
+        ("--image-size 7", "image size: got 7; it must be at least 8, usual are 224"),
         ("--devices 0", "devices: got 0; it must be at least 1"),
         ("--device mps", "device: mps was asked for, but there is no usable one"),
         ("--settings nothing.json", "nothing.json: there is no such file"),
@@ -176,6 +179,46 @@ def test_training_that_cannot_be_is_refused(
     out = tmp_path / "run"
     assert expected in refused("train", out, "--data", "synthetic", *words.split())
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--backbone resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
+        ("--also memoo", "also: there is no 'memoo' to train; choose from: da_erm, itta"),
+        ("--image-size 2", "image size: got 2; it must be at least 8"),
+    ],
+)
+def test_names_are_looked_at_before_images(
+    refused: Refused,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    expected: str,
+) -> None:
+    def read(config: synthetic.Config) -> None:
+        raise AssertionError("images were read")
+
+    monkeypatch.setattr(synthetic, "build", read)
+    assert expected in refused("train", tmp_path / "x", "--data", "synthetic", *words.split())
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet18", "timm:test_vit", "efficientnet_b0"])
+def test_backbones_that_there_are_pass(name: str) -> None:
+    check_backbone(name)
+
+
+@pytest.mark.parametrize("below", [".", "run", "a/run", "../images/run"])
+def test_a_model_does_not_lie_among_its_images(
+    refused: Refused, tmp_path: Path, below: str
+) -> None:
+    root = tmp_path / "images"
+    (root / "a" / "dog").mkdir(parents=True)
+    line = refused("train", root / below, "--root", root)
+    words = f"is in {root}, where the images are; name a folder outside it, such as runs/mine"
+    assert line == f"{root / below}: {words}"
+    assert [path.name for path in root.rglob("*")] == ["a", "dog"]
+    assert "no images in it" in refused("train", tmp_path, "--root", root)
 
 
 def test_a_misspelt_dataset_is_answered_with_the_nearest(refused: Refused, tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from generalizeformer.cli._checks import check_backbone, check_out, check_size
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
 from generalizeformer.cli._terminal import (
     Device,
-    check_folder,
     console,
     fabric,
     introduced,
@@ -108,10 +108,13 @@ def train(
         devices: How many of them.
         precision: bf16-mixed is faster on recent GPUs.
     """
-    check_out(out)
-    domains, divided = source.load()
+    check_out(out, source.root)
     recipe = training.suited(source.choice()).recipe()
     recipe = recipe if settings is None else overridden(recipe, settings)
+    if backbone is not None:
+        check_backbone(backbone)
+    check_size(source.image_size)
+    domains, divided = source.load()
     recipe.check(domains)
     card = card_for(domains, backbone, source.image_size, divided, pretrained)
     card = replace(card, dataset_settings=pairs(source.data_settings))
@@ -153,17 +156,6 @@ def run_training(
     return model
 
 
-def check_out(folder: Path) -> None:
-    """Raises where a model cannot be written, or would replace files that are not a training's."""
-    check_folder(folder)
-    theirs = [name for name in ("README.md", "config.json") if (folder / name).exists()]
-    if theirs and not (folder / "training").is_dir():
-        raise DataError(
-            f"{folder}: holds a {theirs[0]} that no training wrote and that this one would replace; "
-            "name a new folder"
-        )
-
-
 def shared(domains: "DomainDataset", apart: Apart) -> "DomainDataset":
     """The domains with every class in one of them only."""
     from generalizeformer.data.splits import share_classes
@@ -184,9 +176,13 @@ def card_for(
     from generalizeformer.core.preprocessing import Preprocessing
 
     channels, height, _ = domains.domains[0].shape
+    check_size(size)
     size = height if size is None else size
-    if size < 1:
-        raise DataError(f"image size: got {size}; it must be at least 1")
+    if len(domains.classes) < 2:
+        raise DataError(
+            f"{domains.name}: one class only ({domains.classes[0]}); a classifier needs two or more, so put the images "
+            "of another class beside it"
+        )
     if channels not in (1, 3):
         raise DataError(f"{domains.name}: images have {channels} channels; 1 or 3 are supported")
     small = size <= 64 and not pretrained
