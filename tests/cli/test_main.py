@@ -35,6 +35,7 @@ def test_every_verb_has_help(command: Command) -> None:
 def test_help_names_every_verb(command: Command) -> None:
     text = command("--help").out
     assert all(verb in text for verb in VERBS)
+    assert "--version" in text
 
 
 def test_help_names_every_order_of_arrival(command: Command) -> None:
@@ -78,6 +79,23 @@ def test_words_that_cannot_be_parsed_end_with_2(command: Command, words: list[st
     assert ended.out == ""
     assert "Traceback" not in ended.err
     assert ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            "predcit run",
+            "there is no verb 'predcit'; did you mean predict? choose from: demo, train",
+        ),
+        ("xyz --help", "there is no verb 'xyz'; choose from: demo, train, evaluate"),
+        ("data chek", "there is no verb 'chek'; did you mean check? choose from: list, info"),
+    ],
+)
+def test_a_misspelt_verb_is_answered_with_the_nearest(
+    refused: Refused, words: str, expected: str
+) -> None:
+    assert refused(*words.split()).startswith(expected)
 
 
 def test_an_error_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
