@@ -74,8 +74,6 @@ def evaluate(
     stored = arriving.stored()
     named = tuple(word for stream in stored for word in stream.targets) or arriving.targets
     domains, words = target_domains(model.card, named, root)
-    if known := learned_from(model.card, words, domains.names):
-        aside.print(f"note: {known}", soft_wrap=True)
     arrivals = stored or arriving.streams(words)
     for stream in arrivals:  # one that cannot flow is told before anything runs
         stream.arrivals(domains)
@@ -93,6 +91,8 @@ def evaluate(
     write(folder / "records.json", records)
     write(folder / "refused.json", refused)
     store(folder / "streams", arrivals, domains)
+    if known := learned_from(model.card, words, domains.names):
+        aside.print(f"note: {known}", soft_wrap=True)
     _tell(records, refused, ", ".join(dict.fromkeys(words)))
     console.print(f"records: {folder / 'records.json'}{again}", soft_wrap=True)
     title = f"Evaluation of {run.resolve().name}"
