@@ -18,6 +18,8 @@ from generalizeformer.benchmark import selection
 from generalizeformer.benchmark.method_pages import short_table
 from generalizeformer.benchmark.records import read
 from generalizeformer.cli import _terminal
+from generalizeformer.cli._data import learned_from
+from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 
 from .conftest import Command
@@ -64,6 +66,32 @@ def test_where_nobody_can_take_part_the_reason_is_the_error(
     words = ("--methods", "tent_bn", "--batch-sizes", "1", "--out", tmp_path / "new")
     assert "give at least 2 images per batch" in refused("evaluate", trained, *words)
     assert not (tmp_path / "new").exists()
+
+
+def test_earlier_records_are_told_to_be_replaced(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    words = ("evaluate", trained, "--methods", "source", *ONE, "--out", tmp_path)
+    line = f"records: {tmp_path / 'records.json'}"
+    assert line in command(*words).out.splitlines()
+    assert f"{line} (in the place of earlier ones)" in command(*words).out.splitlines()
+
+
+def test_targets_that_were_learned_from_are_told(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    words = ("evaluate", trained, "--methods", "source", *ONE, "--out", tmp_path, "--targets")
+    ended = command(*words, "d", "b@fog:5", "a")
+    told = "the model has learned from images of b, a: accuracies there say little of"
+    assert f"note: {told}" in ended.err
+    assert told in (tmp_path / "page.html").read_text("utf-8")
+    assert "learned from" not in command(*words, "d").err
+    assert told not in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_images_that_are_never_learned_from_are_not_told_to_be_known() -> None:
+    card = Card(classes=("0", "1"), dataset="digits", sources=("15",))
+    assert not learned_from(card, ["15"], ["0", "15"])
 
 
 # --sources

@@ -14,6 +14,7 @@ from PIL import Image
 
 from generalizeformer import __version__, catalog
 from generalizeformer.cli import main as cli
+from generalizeformer.cli._checks import check_backbone
 from generalizeformer.cli.main import VERBS
 from generalizeformer.cli.train import card_for
 from generalizeformer.data.datasets import synthetic
@@ -34,6 +35,7 @@ def test_every_verb_has_help(command: Command) -> None:
 def test_help_names_every_verb(command: Command) -> None:
     text = command("--help").out
     assert all(verb in text for verb in VERBS)
+    assert "--version" in text
 
 
 def test_help_names_every_order_of_arrival(command: Command) -> None:
@@ -77,6 +79,23 @@ def test_words_that_cannot_be_parsed_end_with_2(command: Command, words: list[st
     assert ended.out == ""
     assert "Traceback" not in ended.err
     assert ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            "predcit run",
+            "there is no verb 'predcit'; did you mean predict? choose from: demo, train",
+        ),
+        ("xyz --help", "there is no verb 'xyz'; choose from: demo, train, evaluate"),
+        ("data chek", "there is no verb 'chek'; did you mean check? choose from: list, info"),
+    ],
+)
+def test_a_misspelt_verb_is_answered_with_the_nearest(
+    refused: Refused, words: str, expected: str
+) -> None:
+    assert refused(*words.split()).startswith(expected)
 
 
 def test_an_error_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +182,9 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         ("--source-steps 0", "erm: steps is 0; it must be at least 1"),
         ("--learning-rate 0", "learning_rate is 0.0; it must be above 0"),
         ("--seed -1", "seed is -1; it must be from 0"),
-        ("--image-size 0", "image size: got 0; it must be at least 1"),
+        ("--data-settings classes=1", "one class only (0); a classifier needs two or more"),
+        ("--image-size 0", "image size: got 0; it must be at least 8"),
+        ("--image-size 7", "image size: got 7; it must be at least 8, usual are 224"),
         ("--devices 0", "devices: got 0; it must be at least 1"),
         ("--device mps", "device: mps was asked for, but there is no usable one"),
         ("--settings nothing.json", "nothing.json: there is no such file"),
@@ -176,6 +197,46 @@ def test_training_that_cannot_be_is_refused(
     out = tmp_path / "run"
     assert expected in refused("train", out, "--data", "synthetic", *words.split())
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--backbone resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
+        ("--also memoo", "also: there is no 'memoo' to train; choose from: da_erm, itta"),
+        ("--image-size 2", "image size: got 2; it must be at least 8"),
+    ],
+)
+def test_names_are_looked_at_before_images(
+    refused: Refused,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    expected: str,
+) -> None:
+    def read(config: synthetic.Config) -> None:
+        raise AssertionError("images were read")
+
+    monkeypatch.setattr(synthetic, "build", read)
+    assert expected in refused("train", tmp_path / "x", "--data", "synthetic", *words.split())
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet18", "timm:test_vit", "efficientnet_b0"])
+def test_backbones_that_there_are_pass(name: str) -> None:
+    check_backbone(name)
+
+
+@pytest.mark.parametrize("below", [".", "run", "a/run", "../images/run"])
+def test_a_model_does_not_lie_among_its_images(
+    refused: Refused, tmp_path: Path, below: str
+) -> None:
+    root = tmp_path / "images"
+    (root / "a" / "dog").mkdir(parents=True)
+    line = refused("train", root / below, "--root", root)
+    words = f"is in {root}, where the images are; name a folder outside it, such as runs/mine"
+    assert line == f"{root / below}: {words}"
+    assert [path.name for path in root.rglob("*")] == ["a", "dog"]
+    assert "no images in it" in refused("train", tmp_path, "--root", root)
 
 
 def test_a_misspelt_dataset_is_answered_with_the_nearest(refused: Refused, tmp_path: Path) -> None:
@@ -404,6 +465,7 @@ def test_pictures_that_cannot_be_read_are_told(
     ("words", "expected"),
     [
         ("--batch-size 0", "batch size: got 0; it must be at least 1"),
+        ("--method all", "`generalizeformer evaluate RUN --methods all` compares them"),
         ("--method tnet", "there is no 'tnet'; did you mean 'tent'?"),
         ("--out .", "name a file for the answers"),
     ],
@@ -421,7 +483,48 @@ def test_images_of_kinds_that_are_not_read_are_told(
     ended = command("predict", trained, pictures, "--device", "cpu")
     assert ended.status == 0
     assert "scan" not in ended.out
-    assert "left out (.tiff are not read here; convert to png): 1 of the images" in ended.err
+    told = "of kinds that are not read here"
+    one = f"left out: 1 image {told} (.tiff); convert to png: {pictures / 'scan.TIFF'}\n"
+    assert ended.err == one
+    for number in range(4):
+        (pictures / f"{number}.bmp").write_bytes(b"BM")
+    ended = command("predict", trained, pictures, "--device", "cpu")
+    named = ", ".join(str(pictures / f"{number}.bmp") for number in range(3))
+    told = f"left out: 5 images {told} (.bmp, .tiff); convert to png: {named} and 2 more\n"
+    assert ended.err == told
+
+
+def test_a_prediction_of_nothing_is_an_error(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_text("not a picture")
+    out = tmp_path / "answers.json"
+    ended = command("predict", trained, tmp_path, "--skip-unreadable", "--out", out)
+    assert (ended.status, ended.out) == (2, "")
+    lines = ended.err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["left out", "left out", "error"]
+    assert lines[-1] == "error: nothing could be read, as told above; name at least one image"
+    assert not out.exists()
+
+
+def test_folders_that_may_not_be_read_are_told(
+    refused: Refused,
+    command: Command,
+    trained: Path,
+    pictures: Path,
+    close: Callable[[Path], None],
+) -> None:
+    close(pictures / "deep")
+    words = (
+        f"{pictures / 'deep'}: cannot be searched (Permission denied); check that you may read it"
+    )
+    line = refused("predict", trained, pictures)
+    assert line == f"{words}, or go on without it: --skip-unreadable"
+    ended = command("predict", trained, pictures, "--skip-unreadable")
+    assert ended.status == 0
+    assert len(json.loads(ended.out)) == 4
+    assert f"left out: {words}\n" in ended.err
 
 
 def test_small_images_do_not_choose_a_backbone_without_the_weights_that_were_asked_for() -> None:

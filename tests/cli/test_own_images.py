@@ -63,6 +63,16 @@ def test_a_tree_of_images_becomes_a_model_and_a_table(
     assert "Accuracy on b" in capsys.readouterr().out
 
 
+def test_images_that_have_a_root_are_ones_own(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("train", tmp_path / "run", "--root", tree, *QUICK)
+    assert GeneralizeFormer.from_pretrained(tmp_path / "run").card.dataset == "folder"
+    with pytest.raises(SystemExit):
+        run("train", tmp_path / "other", "--root", tree, "--data", "digits", *QUICK)
+    assert "but digits has no root; leave it out" in capsys.readouterr().err
+
+
 def test_every_division_and_augmentation_trains(tree: Path, tmp_path: Path) -> None:
     for division, augment in (("domainbed", "authors"), ("seeded", "none")):
         out = tmp_path / division

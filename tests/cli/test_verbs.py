@@ -268,7 +268,8 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
 def test_predictions_are_the_models_answers(
     command: Command, trained: Path, pictures: Path
 ) -> None:
-    ended = command("predict", trained, pictures, "--batch-size", "2", "--device", "cpu")
+    words = ("--batch-size", "2", "--in-order", "--device", "cpu")
+    ended = command("predict", trained, pictures, *words)
     assert (ended.status, ended.err) == (0, "")
     answers = json.loads(ended.out)
     files = [pictures / name for name in ("a.png", "b.png", "c.jpg", "d.webp", "deep/e.png")]
@@ -283,11 +284,29 @@ def test_predictions_are_the_models_answers(
     assert [a["probability"] for a in answers] == pytest.approx(sure.tolist(), abs=1e-4)
 
 
+def test_batches_are_drawn_and_answers_keep_the_order_of_the_files(
+    command: Command, trained: Path, pictures: Path
+) -> None:
+    """Alike in every call. A file may be named more than once."""
+    files = sorted(pictures.glob("*.*")) * 3
+    words = ("predict", trained, *files, "--batch-size", "4")
+    answers = json.loads(command(*words).out)
+    assert [answer["file"] for answer in answers] == [str(file) for file in files]
+    batches = [answer["batch"] for answer in answers]
+    assert sorted(batches) == [0] * 4 + [1] * 4 + [2] * 4
+    assert batches != sorted(batches)
+    assert json.loads(command(*words).out) == answers
+    mine = [file for file, batch in zip(files, batches, strict=True) if batch == 1]
+    alone = json.loads(command("predict", trained, *mine, "--in-order").out)
+    told = [a["probability"] for a in answers if a["batch"] == 1]
+    assert [a["probability"] for a in alone] == pytest.approx(told, abs=1e-4)
+
+
 def test_files_may_be_named_one_by_one_and_answers_be_csv(
     command: Command, trained: Path, pictures: Path
 ) -> None:
     files = [pictures / "d.webp", pictures / "a.png"]
-    words = ("--format", "csv", "--method", "source", "--batch-size", "1")
+    words = ("--format", "csv", "--method", "source", "--batch-size", "1", "--in-order")
     ended = command("predict", trained, *files, *words)
     rows = list(csv.DictReader(io.StringIO(ended.out)))
     assert [row["file"] for row in rows] == [str(file) for file in files]
@@ -299,7 +318,7 @@ def test_files_that_are_no_images_are_named_and_left_out_where_that_is_wanted(
     command: Command, trained: Path, pictures: Path
 ) -> None:
     """Also where nothing of a batch is left."""
-    words = ("predict", trained, "--batch-size", "2", "--skip-unreadable", "--device", "cpu")
+    words = ("predict", trained, "--batch-size", "2", "--in-order", "--skip-unreadable")
     good = [pictures / name for name in ("a.png", "c.jpg", "d.webp")]
     bad = [pictures / name for name in ("1.png", "2.png", "3.png")]
     for file in bad:

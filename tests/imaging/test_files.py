@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.io import write_png
 
-from generalizeformer.errors import DataError, ImageError
+from generalizeformer.errors import ImageError
 from generalizeformer.imaging.files import (
     ENDINGS,
     complete,
     decode,
-    find_images,
     read_image,
     read_images,
     resized,
@@ -27,32 +26,6 @@ def picture() -> Image.Image:
     red, green = np.meshgrid(np.linspace(0, 255, 12), np.linspace(0, 255, 8))
     pixels = np.stack([red, green, np.full_like(red, 40)], 2)
     return Image.fromarray(pixels.astype(np.uint8))
-
-
-def test_folders_are_searched_in_a_stable_order(tmp_path: Path, picture: Image.Image) -> None:
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "folder.png").mkdir()
-    for name in ("b.PNG", "a.jpg", "deep/er/c.webp", "d.gif", "e.jpeg"):
-        picture.save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("no picture")
-    names = [str(path.relative_to(tmp_path)) for path in find_images([tmp_path])]
-    assert names == ["a.jpg", "b.PNG", "d.gif", "deep/er/c.webp", "e.jpeg"]
-
-
-def test_named_files_keep_their_order_and_need_no_ending(tmp_path: Path) -> None:
-    files = [tmp_path / "z.dat", tmp_path / "a.png"]
-    for file in files:
-        file.write_bytes(b"")
-    assert find_images(files) == files
-
-
-def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nothing: no such file or folder; check the path"):
-        find_images([tmp_path / "nothing"])
-    with pytest.raises(DataError, match=r"no images in this folder; images end in \.jpg"):
-        find_images([tmp_path])
-    with pytest.raises(DataError, match="name at least one"):
-        find_images([])
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

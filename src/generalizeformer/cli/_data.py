@@ -88,6 +88,22 @@ def target_domains(
     return domains.only(names).renumbered(card.classes), words
 
 
+def learned_from(card: "Card", words: Sequence[str], names: Sequence[str]) -> str:
+    """What to say of targets whose images the model has learned from; nothing where there are none."""
+    from generalizeformer import catalog
+    from generalizeformer.data.targets import parse
+
+    assert card.dataset is not None
+    if hasattr(catalog.load(DATASETS, card.dataset), "targets"):
+        return ""  # images that are never learned from, whatever their domain
+    domains = dict.fromkeys(parse(word, names).domain for word in words)
+    known = [name for name in domains if name in card.sources]
+    if not known:
+        return ""
+    there = f"the model has learned from images of {', '.join(known)}"
+    return f"{there}: accuracies there say little of domains that it has not seen."
+
+
 def _known_domains(card: "Card", root: Path | None) -> "tuple[DomainDataset, tuple[str, ...]]":
     """The domains that can be targets of a model, and the names of those that usually are."""
     assert card.dataset is not None

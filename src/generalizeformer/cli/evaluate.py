@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from generalizeformer.cli._data import target_domains
+from generalizeformer.cli._data import learned_from, target_domains
 from generalizeformer.cli._settings import method_settings
 from generalizeformer.cli._sources import held_sources
 from generalizeformer.cli._streams import Arrivals, store
@@ -57,6 +57,7 @@ def evaluate(
         sources: Also measure the accuracy on the run's source validation images, before and after each stream.
         root: Where the dataset's images are, as for `train`.
         out: Folder for records.json, refused.json, page.html and the streams; the run's own `evaluation` if not given.
+            What an earlier evaluation has left there is replaced.
         device: Where to compute; auto takes a GPU if there is one.
     """
     from generalizeformer.benchmark.records import write
@@ -86,13 +87,16 @@ def evaluate(
         records += compared(model, domains, chosen, mine, trained, given, visited, refused.append)
     if not records:  # nobody could take part, for reasons such as this one
         raise UserError(refused[0].why)
+    again = " (in the place of earlier ones)" if (folder / "records.json").exists() else ""
     write(folder / "records.json", records)
     write(folder / "refused.json", refused)
     store(folder / "streams", arrivals, domains)
+    if known := learned_from(model.card, words, domains.names):
+        aside.print(f"note: {known}", soft_wrap=True)
     _tell(records, refused, ", ".join(dict.fromkeys(words)))
-    console.print(f"records: {folder / 'records.json'}", soft_wrap=True)
+    console.print(f"records: {folder / 'records.json'}{again}", soft_wrap=True)
     title = f"Evaluation of {run.resolve().name}"
-    _page(folder / "page.html", title, records, refused, model.card)
+    _page(folder / "page.html", title, records, refused, model.card, known)
 
 
 def _chosen(
@@ -137,12 +141,14 @@ def _page(
     records: "Sequence[Record]",
     refused: "Sequence[Refusal]",
     card: "Card",
+    known: str,
 ) -> None:
     """The page as a file. The answer is there without its pictures."""
     from generalizeformer.benchmark.pages import evaluation_page
 
     learned = f", which learned from {', '.join(card.sources)}" if card.sources else ""
     model = f"Model: {card.architecture or card.backbone}{learned}."
+    model += f" Of the targets, {known}" if known else ""
     try:
         evaluation_page(path, title, records, model, refused)
         console.print(f"page: {path}", soft_wrap=True)

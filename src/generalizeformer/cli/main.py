@@ -1,8 +1,10 @@
 """`generalizeformer VERB …`: a table of verbs."""
 
+import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tyro
 
@@ -31,7 +33,10 @@ VERBS: dict[str, Callable[..., None]] = {
 }
 AT_THE_END = ("evaluate", "predict")
 """Verbs that write what they have found once they have found all of it."""
-DESCRIPTION = "Keeps an image classifier accurate when the data shifts: parameters are generated for every batch."
+DESCRIPTION = (
+    "Keeps an image classifier accurate when the data shifts: parameters are generated for every batch. "
+    "`generalizeformer --version` tells the version."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -60,7 +65,17 @@ def _run(words: list[str]) -> None:
     if words[:1] == ["data"]:
         verbs, prog, description = data.VERBS, f"{prog} data", data.data.__doc__ or ""
         words = words[1:] or ["--help"]
+    _check_verb(words, verbs)
     tyro.extras.subcommand_cli_from_dict(verbs, prog=prog, description=description, args=words)
+
+
+def _check_verb(words: list[str], verbs: Mapping[str, Any]) -> None:
+    """Raises where the first word is no verb. Flags are left to the parser."""
+    if not words or words[0].startswith("-") or words[0] in verbs:
+        return
+    near = difflib.get_close_matches(words[0], verbs, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UserError(f"there is no verb {words[0]!r}; {hint}choose from: {', '.join(verbs)}")
 
 
 def _left(words: list[str]) -> str:

@@ -3,16 +3,18 @@
 import csv
 import io
 import json
+import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 
 from generalizeformer.cli._settings import method_settings
 from generalizeformer.cli._terminal import Device, aside, check_model, pick_device
-from generalizeformer.errors import DataError, ImageError
+from generalizeformer.errors import DataError, ImageError, UserError
+from generalizeformer.seeds import derive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
     from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.core.preprocessing import Preprocessing
 
+NAMED = 3  # files of a kind that are told by name; of the others, how many they are
+
 
 def predict(
     run: Annotated[Path, tyro.conf.Positional],
     images: Annotated[tuple[Path, ...], tyro.conf.Positional],
     /,
     batch_size: int = 20,
+    in_order: bool = False,
     method: str = "generalizeformer",
     settings: Path | None = None,
     format: Literal["json", "csv"] = "json",
@@ -39,19 +44,28 @@ def predict(
     Args:
         run: Folder of a trained model.
         images: Files, or folders that are searched for images.
-        batch_size: Images that share generated parameters, in the order given; 1 treats each alone.
-        method: How to adapt; `source` is the plain model.
+        batch_size: Images that share generated parameters; 1 treats each alone. Which images share a batch is drawn,
+            alike in every call, because folders are often sorted by class, and batches of one class are hard to adapt
+            to. Answers keep the order of the files.
+        in_order: Make batches of neighbours instead, for images whose neighbours belong together, as those of a stream.
+        method: How to adapt; `source` is the plain model. `generalizeformer evaluate` compares methods.
         settings: JSON file with settings of methods, such as {"tent": {"steps": 2}}; defaults if not given.
         format: Of the answers.
         out: File for the answers; standard output if not given.
-        skip_unreadable: Go on without files that are no images, and name them; else the first one ends it.
+        skip_unreadable: Go on without files that are no images and folders that may not be read, and name them; else
+            the first one ends it.
         device: Where to compute; auto takes a GPU if there is one.
     """
     from generalizeformer.benchmark.runner import build_adapter
     from generalizeformer.core.generalizeformer import GeneralizeFormer
-    from generalizeformer.imaging.files import find_images, left_out
+    from generalizeformer.imaging.finding import find_images, left_out
 
     check_model(run)
+    if method == "all":
+        raise UserError(
+            "method: got 'all', but answers are those of one method; `generalizeformer evaluate RUN --methods all` "
+            "compares them"
+        )
     if batch_size < 1:
         raise DataError(f"batch size: got {batch_size}; it must be at least 1")
     if out is not None and out.is_dir():
@@ -59,23 +73,22 @@ def predict(
             f"{out}: is a folder; name a file for the answers, such as {out}/answers.{format}"
         )
     own = method_settings(settings).get(method, {})
-    files = find_images(images)
-    if skipped := left_out(images):
-        kinds = ", ".join(sorted({path.suffix.lower() for path in skipped}))
-        words = (
-            f"left out ({kinds} are not read here; convert to png): {len(skipped)} of the images"
-        )
-        aside.print(words, soft_wrap=True)
+    refuse = _told if skip_unreadable else _refused
+    files = find_images(images, refuse)
+    if others := left_out(images):
+        _told(_of_other_kinds(others))
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     adapter, _ = build_adapter(method, model, **own)
-    answers: list[dict[str, Any]] = []
+    found: dict[int, dict[str, Any]] = {}
     with aside.status("predicting") as status:
-        for start in range(0, len(files), batch_size):
-            status.update(f"predicting: {start} of {len(files)} images")
-            batch = files[start : start + batch_size]
-            read = _read(batch, model.card.preprocessing, skip_unreadable)
+        for number, batch in enumerate(_batches(files, batch_size, in_order)):
+            status.update(f"predicting: {number * batch_size} of {len(files)} images")
+            read = _read(batch, model.card.preprocessing, refuse)
             if read:
-                answers += _answer(model, adapter, read, start // batch_size)
+                found |= _answer(model, adapter, read, number)
+    answers = [found[place] for place in sorted(found)]
+    if not answers:
+        raise ImageError("nothing could be read, as told above; name at least one image")
     _write(json.dumps(answers, indent=1) + "\n" if format == "json" else _csv(answers), out)
     if len(answers) < len(files):
         aside.print(f"left out, as above: {len(files) - len(answers)} of {len(files)} files")
@@ -83,36 +96,63 @@ def predict(
         aside.print(f"{len(answers)} answers in {out}", soft_wrap=True)
 
 
+def _batches(files: Sequence[Path], size: int, in_order: bool) -> list[list[tuple[int, Path]]]:
+    """Which files are answered together, with their places among all of them."""
+    numbered = list(enumerate(files))
+    if not in_order:
+        random.Random(derive("batches of files")).shuffle(numbered)
+    return [sorted(numbered[start : start + size]) for start in range(0, len(files), size)]
+
+
 def _read(
-    files: Sequence[Path], prepare: "Preprocessing", skip_unreadable: bool
-) -> "list[tuple[Path, Tensor]]":
-    """Every file with its pixels, of shape (1, c, size, size). A file that is skipped is named."""
+    files: Sequence[tuple[int, Path]], prepare: "Preprocessing", refuse: Callable[[str], None]
+) -> "list[tuple[int, Path, Tensor]]":
+    """Every file with its place and its pixels, (1, c, size, size). `refuse` hears of those that cannot be read."""
     from generalizeformer.imaging.files import read_images
 
     read = []
-    for file in files:
+    for place, file in files:
         try:
-            read.append((file, read_images([file], prepare.channels, prepare.size)))
+            read.append((place, file, read_images([file], prepare.channels, prepare.size)))
         except ImageError as error:
-            if not skip_unreadable:
-                raise ImageError(f"{error}, or go on without it: --skip-unreadable") from None
-            aside.print(f"left out: {error}", soft_wrap=True)
+            refuse(str(error))
     return read
 
 
+def _of_other_kinds(files: Sequence[Path]) -> str:
+    """How many images are of kinds that are not read here, and the first of them."""
+    kinds = ", ".join(sorted({file.suffix.lower() for file in files}))
+    named = ", ".join(map(str, files[:NAMED]))
+    more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
+    count = f"{len(files)} image{'s' if len(files) > 1 else ''}"
+    return f"{count} of kinds that are not read here ({kinds}); convert to png: {named}{more}"
+
+
+def _told(words: str) -> None:
+    aside.print(f"left out: {words}", soft_wrap=True)
+
+
+def _refused(words: str) -> NoReturn:
+    raise DataError(f"{words}, or go on without it: --skip-unreadable") from None
+
+
 def _answer(
-    model: "GeneralizeFormer", adapter: "Adapter", read: "list[tuple[Path, Tensor]]", batch: int
-) -> list[dict[str, Any]]:
+    model: "GeneralizeFormer",
+    adapter: "Adapter",
+    read: "list[tuple[int, Path, Tensor]]",
+    batch: int,
+) -> dict[int, dict[str, Any]]:
+    """The answers of one batch under the places of their files."""
     import torch
 
     prepare, classes = model.card.preprocessing, model.card.classes
-    files, pixels = zip(*read, strict=True)
+    places, files, pixels = zip(*read, strict=True)
     images = prepare(torch.cat(pixels).to(next(model.parameters()).device))
     sure, best = adapter.step(images).softmax(1).max(1)
-    return [
-        {"file": str(file), "class": classes[k], "probability": round(p, 4), "batch": batch}
-        for file, k, p in zip(files, best.tolist(), sure.tolist(), strict=True)
-    ]
+    return {
+        place: {"file": str(file), "class": classes[k], "probability": round(p, 4), "batch": batch}
+        for place, file, k, p in zip(places, files, best.tolist(), sure.tolist(), strict=True)
+    }
 
 
 def _csv(answers: list[dict[str, Any]]) -> str:

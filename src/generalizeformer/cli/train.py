@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from generalizeformer.cli._checks import check_apart, check_backbone, check_size
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
@@ -42,7 +43,7 @@ class Sources:
 
     Args:
         data: Dataset whose source domains are learned from, one of `generalizeformer data list`; folder: your own
-            images.
+            images. If not given, folder where there is a root, else digits.
         root: Where the images are: a tree domain/class/image, or zips of one. If not given, the folder of that name
             in $GENERALIZEFORMER_DATA.
         protocol: Of rotated digits. outer: sources from 15 to 75 degrees, targets beyond; inner: targets between
@@ -56,7 +57,7 @@ class Sources:
         image_size: Pixels per side; if not given, the dataset's own, or 224 for image files.
     """
 
-    data: str = "digits"
+    data: str | None = None
     root: Path | None = None
     protocol: str | None = None
     sources: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Sources:
     def choice(self) -> Choice:
         """The dataset."""
         return Choice(
-            data=self.data,
+            data=self.data or ("digits" if self.root is None else "folder"),
             protocol=self.protocol,
             root=self.root,
             size=self.image_size,
@@ -110,9 +111,13 @@ def train(
         precision: bf16-mixed is faster on recent GPUs.
     """
     check_out(out)
-    domains, divided = source.load()
+    check_apart(out, source.root)
     recipe = training.suited(source.choice()).recipe()
     recipe = recipe if settings is None else overridden(recipe, settings)
+    if backbone is not None:
+        check_backbone(backbone)
+    check_size(source.image_size)
+    domains, divided = source.load()
     recipe.check(domains)
     card = card_for(domains, backbone, source.image_size, divided, pretrained)
     card = replace(card, dataset_settings=pairs(source.data_settings))
@@ -177,9 +182,13 @@ def card_for(
     from generalizeformer.core.preprocessing import Preprocessing
 
     channels, height, _ = domains.domains[0].shape
+    check_size(size)
     size = height if size is None else size
-    if size < 1:
-        raise DataError(f"image size: got {size}; it must be at least 1")
+    if len(domains.classes) < 2:
+        raise DataError(
+            f"{domains.name}: one class only ({domains.classes[0]}); a classifier needs two or more, so put the images "
+            "of another class beside it"
+        )
     if channels not in (1, 3):
         raise DataError(f"{domains.name}: images have {channels} channels; 1 or 3 are supported")
     small = size <= 64 and not pretrained

@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from generalizeformer.errors import DataError, ImageError
+from generalizeformer.errors import ImageError
 from generalizeformer.imaging.pixels import to_bytes, to_unit
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif")  # what torchvision decodes everywhere
@@ -23,34 +23,6 @@ _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
 _SCAN, _END = b"\xda", b"\xd9"
 
 How = Literal["squash", "crop"]
-
-
-def find_images(paths: Sequence[Path]) -> list[Path]:
-    """The named files, and every image below the named folders, in a stable order."""
-    if not paths:
-        raise DataError("no image files or folders were named; name at least one")
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found += _inside(path)
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise DataError(f"{path}: no such file or folder; check the path")
-    return found
-
-
-def _inside(folder: Path) -> list[Path]:
-    images = [p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file()]
-    if not images:
-        raise DataError(f"{folder}: no images in this folder; images end in {', '.join(ENDINGS)}")
-    return sorted(images)
-
-
-def left_out(paths: Sequence[Path]) -> list[Path]:
-    """Images below the named folders that are of kinds which are not read here."""
-    inside = {found for path in paths if path.is_dir() for found in path.rglob("*")}
-    return sorted(p for p in inside if p.suffix.lower() in OTHER_ENDINGS and p.is_file())
 
 
 def read_image(path: Path, channels: int) -> UInt8[Tensor, "c h w"]:

@@ -1,6 +1,7 @@
 import os
 import threading
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,15 @@ def test_the_key_of_names_that_are_no_text_changes_with_them(tmp_path: Path) -> 
         keys.add(scan(tmp_path).key())
         odd.unlink()
     assert len(keys) == 3
+
+
+@pytest.mark.parametrize("inside", ["", "photo", "photo/dog"])
+def test_a_folder_that_may_not_be_read_is_refused_by_its_own_name(
+    tmp_path: Path, inside: str, close: Callable[[Path], None]
+) -> None:
+    """And not by that of a file which was only looked for there."""
+    (tmp_path / "photo" / "dog").mkdir(parents=True)
+    folder = tmp_path / inside
+    close(folder)
+    with pytest.raises(DataError, match=rf"^{folder}: cannot be searched \(Permission denied\)"):
+        scan(tmp_path)

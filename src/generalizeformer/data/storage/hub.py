@@ -41,9 +41,11 @@ class TablePlace:
 def is_table(root: Path | str) -> bool:
     """Whether this names a dataset of the hub, or a folder that holds a saved one."""
     folder = Path(root)
-    if str(root).startswith(PREFIX) or any((folder / name).is_file() for name in SAVED):
+    # A `Path` would raise where the folder may not be read, and name a file that was only looked for.
+    if str(root).startswith(PREFIX) or any(os.path.isfile(folder / name) for name in SAVED):
         return True
-    return any(True for part in (folder, folder / "data") for _ in part.glob("*.parquet"))
+    parts = [part for part in (folder, folder / "data") if os.path.isdir(part)]
+    return any(True for part in parts for _ in part.glob("*.parquet"))
 
 
 def rows(root: Path | str) -> Iterator[Row]:

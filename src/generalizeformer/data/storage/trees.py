@@ -12,6 +12,7 @@ from typing import Protocol
 from generalizeformer.data.storage import hub, zips
 from generalizeformer.errors import DataError
 from generalizeformer.imaging.files import ENDINGS
+from generalizeformer.imaging.finding import unsearched
 
 DEPTH = 3  # domain/class/image
 DEEPEST = 6  # where a search ends, so that a link to a folder above itself cannot keep it going
@@ -153,10 +154,7 @@ def everything(root: str) -> list[Found]:
     try:
         return list(_inside(root, ()))
     except OSError as error:
-        raise DataError(
-            f"{error.filename or root}: cannot be searched ({error.strerror}); "
-            "check that you may read it"
-        ) from None
+        raise DataError(unsearched(root, error)) from None
 
 
 def _inside(path: str, above: tuple[str, ...]) -> Iterator[Found]:
