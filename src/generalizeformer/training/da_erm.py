@@ -28,12 +28,11 @@ from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.episodes import Minibatch, minibatch
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
-from generalizeformer.imaging.augmentation import augment
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._domain_prototypes import mixed_domains, prototypical_loss
 from generalizeformer.training._loop import Method, Metrics
+from generalizeformer.training._network import NetworkTraining
 from generalizeformer.training._scoring import CHUNK, accuracy
-from generalizeformer.training._start import placed
 from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
 
 
@@ -90,7 +89,7 @@ class Pace:
     schedule: Schedule
 
 
-class DaErm:
+class DaErm(NetworkTraining):
     """Trains networks of its own, around copies of the model's backbone."""
 
     def __init__(
@@ -103,22 +102,18 @@ class DaErm:
         fabric: Fabric,
     ) -> None:
         check(train)
-        network = build_network(model.backbone, model.classes).requires_grad_()
-        self.network = placed(network, fabric.device)
-        self.data, self.validation, self.preprocessing = train, validation, preprocessing
-        self.config, self.fabric = config, fabric
+        network = build_network(model.backbone, model.classes)
+        super().__init__(network, train, validation, preprocessing, config, fabric)
         own = list(self.network.embedder.parameters())
         others = [p for p in self.network.parameters() if all(p is not value for value in own)]
         self.embedding = self._adam(own, config.embedding_rate, config.embedding_decay)
         self.optimizer = self._adam(others, config.learning_rate, config.weight_decay)
+        self.optimizers = {"embedding": self.embedding, "optimizer": self.optimizer}
         self.domains: Float[Tensor, "domains embedding"] | None = None  # once they are told apart
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         drawn = minibatch(self.data, self.config.per_domain, generator)
-        pixels = drawn.images.to(self.fabric.device)
-        if self.config.augmentation is not None:
-            pixels = augment(pixels, generator, self.config.augmentation)
-        images, first = self.preprocessing(pixels), self.config.embedding_steps
+        images, first = self._images(drawn.images, generator), self.config.embedding_steps
         if step < first:
             return self._tell_domains(step, images, generator)
         if self.domains is None:
@@ -130,34 +125,19 @@ class DaErm:
 
         The latter is always below the former: weights of a half-trained network are never the best.
         """
-        self.network.eval()
         if self.domains is not None:
-            scores = [self._accuracy(domain) for domain in self.validation.domains]
-            return {"score": sum(scores) / len(scores)}
+            return super().validate()
+        self.network.eval()
         told = self._domain_accuracy()
         return {"domain_accuracy": told, "score": told - 200}
 
     def state(self) -> dict[str, Any]:
-        return {
-            "network": self.network.state_dict(),
-            "embedding": self.embedding.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "domains": self.domains,
-        }
+        return super().state() | {"domains": self.domains}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
-        self.embedding.load_state_dict(state["embedding"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        super().load(state)
         domains = state["domains"]
         self.domains = None if domains is None else domains.to(self.fabric.device)
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.network.state_dict()
-
-    def load_weights(self, weights: dict[str, Tensor]) -> None:
-        self.network.load_state_dict(weights)
-        self.network.eval()
 
     def _tell_domains(self, step: int, images: Images, generator: torch.Generator) -> Metrics:
         config = self.config
@@ -225,10 +205,6 @@ class DaErm:
             asked = replace(domain, labels=torch.full_like(domain.labels, number))
             scores.append(accuracy(answer, asked, self.preprocessing, 1, self.fabric.device))
         return sum(scores) / len(scores)
-
-    def _adam(self, moving: list[Any], rate: float, decay: float) -> torch.optim.Adam:
-        fused = self.fabric.device.type == "cuda" or None
-        return torch.optim.Adam(moving, lr=rate, weight_decay=decay, fused=fused)
 
 
 def _part(whole: int, share: float) -> int:

@@ -9,7 +9,6 @@ theirs from ImageNet.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -26,11 +25,10 @@ from generalizeformer.core.shapes import Images
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.episodes import minibatch
 from generalizeformer.imaging.augmentation import Config as Augmentation
-from generalizeformer.imaging.augmentation import augment
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._loop import Method, Metrics
+from generalizeformer.training._network import NetworkTraining
 from generalizeformer.training._scoring import accuracy
-from generalizeformer.training._start import placed
 from generalizeformer.training._together import average, descend
 
 Scalar = Float[Tensor, ""]
@@ -56,7 +54,7 @@ class Config:
         check_not_negative("itta", weight_decay=self.weight_decay)
 
 
-class Itta:
+class Itta(NetworkTraining):
     """Trains a network of its own, around a copy of the model's backbone."""
 
     def __init__(
@@ -68,29 +66,18 @@ class Itta:
         config: Config,
         fabric: Fabric,
     ) -> None:
-        network = build_network(model.backbone, model.classes).requires_grad_()
-        self.network = placed(network, fabric.device).eval()
-        self.data, self.validation, self.preprocessing = train, validation, preprocessing
-        self.config, self.fabric = config, fabric
-        fused = fabric.device.type == "cuda" or None
+        network = build_network(model.backbone, model.classes).eval()
+        super().__init__(network, train, validation, preprocessing, config, fabric)
         head = set(self.network.head.parameters())
         self.features = [p for p in self.network.backbone.parameters() if p not in head]
-        self.optimizer = torch.optim.Adam(
-            self.network.backbone.parameters(),
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            fused=fused,
-        )
-        self.weighting = torch.optim.Adam(
-            self.network.weighting.parameters(), lr=config.weighting_rate, fused=fused
-        )
+        moving = self.network.backbone.parameters()
+        self.optimizer = self._adam(moving, config.learning_rate, config.weight_decay)
+        self.weighting = self._adam(self.network.weighting.parameters(), config.weighting_rate)
+        self.optimizers = {"optimizer": self.optimizer, "weighting": self.weighting}
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         drawn = minibatch(self.data, self.config.per_domain, generator)
-        pixels = drawn.images.to(self.fabric.device)
-        if self.config.augmentation is not None:
-            pixels = augment(pixels, generator, self.config.augmentation)
-        images, labels = self.preprocessing(pixels), drawn.labels.to(self.fabric.device)
+        images, labels = self._images(drawn.images, generator), drawn.labels.to(self.fabric.device)
         consistency, classes = self._losses(images, labels, generator)
         descend(self.fabric, self.optimizer, consistency + classes)
         difference = self._align(*self._losses(images, labels, generator))
@@ -99,29 +86,6 @@ class Itta:
             "consistency": consistency.item(),
             "difference": difference.item(),
         }
-
-    def validate(self) -> Metrics:
-        """Mean accuracy over the domains, each a stream of its own that the maps adapt to."""
-        scores = [self._accuracy(domain) for domain in self.validation.domains]
-        return {"score": sum(scores) / len(scores)}
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "weighting": self.weighting.state_dict(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.weighting.load_state_dict(state["weighting"])
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.network.state_dict()
-
-    def load_weights(self, weights: dict[str, Tensor]) -> None:
-        self.network.load_state_dict(weights)
 
     def _losses(
         self, images: Images, labels: Int64[Tensor, " images"], generator: torch.Generator
@@ -160,6 +124,7 @@ class Itta:
         return torch.cat([gradient.flatten() for gradient in gradients])
 
     def _accuracy(self, domain: Domain) -> float:
+        """Of a stream that the maps adapt to."""
         online, size = Online(self.network, Pace()), self.config.validation_size
 
         def answer(images: Tensor, groups: Tensor) -> Tensor:

@@ -9,26 +9,21 @@ finished source model; and with one source domain, which is meta-source and meta
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
 from torch.nn import functional as F
 
 from generalizeformer.core.companions.metanorm import MetaNorm
 from generalizeformer.core.companions.metanorm import build as build_network
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
-from generalizeformer.core.shapes import Images
 from generalizeformer.data.domains import DomainDataset
-from generalizeformer.data.episodes import Minibatch, minibatch
+from generalizeformer.data.episodes import minibatch
 from generalizeformer.imaging.augmentation import Config as Augmentation
-from generalizeformer.imaging.augmentation import augment
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._loop import Metrics
-from generalizeformer.training._scoring import accuracy
-from generalizeformer.training._start import placed
+from generalizeformer.training._network import NetworkTraining
 from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
 
 
@@ -49,7 +44,7 @@ class Config:
         check_not_negative("metanorm", divergence=self.divergence, weight_decay=self.weight_decay)
 
 
-class Training:
+class Training(NetworkTraining):
     """Trains a network of its own around a copy of the backbone."""
 
     def __init__(
@@ -61,21 +56,20 @@ class Training:
         config: Config,
         fabric: Fabric,
     ) -> None:
-        self.network = network
-        self.data, self.validation, self.preprocessing = train, validation, preprocessing
-        self.config, self.fabric = config, fabric
+        super().__init__(network, train, validation, preprocessing, config, fabric)
         self.optimizer = torch.optim.AdamW(
             network.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=fabric.device.type == "cuda" or None,
         )
+        self.optimizers = {"optimizer": self.optimizer}
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         schedule(self.optimizer, self.config, step)
         target = int(torch.randint(len(self.data.domains), (1,), generator=generator))
         drawn = minibatch(self.data, self.config.per_domain, generator)
-        images, labels = self._images(drawn, generator), drawn.labels.to(self.fabric.device)
+        images, labels = self._images(drawn.images, generator), drawn.labels.to(self.fabric.device)
         mine = (drawn.domains == target).to(self.fabric.device)
         others = mine if mine.all() else ~mine
         self.network.train()
@@ -89,39 +83,6 @@ class Training:
         parts = {"loss": loss, "inferred": inferred, "divergence": divergence}
         return {name: part.item() for name, part in parts.items()}
 
-    def validate(self) -> Metrics:
-        """Mean accuracy over the domains, every image by its own statistics as at test time."""
-        self.network.eval()
-        scores = [
-            accuracy(self._answer, domain, self.preprocessing, 1, self.fabric.device)
-            for domain in self.validation.domains
-        ]
-        return {"score": sum(scores) / len(scores)}
-
-    def state(self) -> dict[str, Any]:
-        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.network.state_dict()
-
-    def load_weights(self, weights: dict[str, Tensor]) -> None:
-        self.network.load_state_dict(weights)
-        self.network.eval()
-
-    def _images(self, drawn: Minibatch, generator: torch.Generator) -> Images:
-        pixels = drawn.images.to(self.fabric.device)
-        if self.config.augmentation is not None:
-            pixels = augment(pixels, generator, self.config.augmentation)
-        return self.preprocessing(pixels)
-
-    def _answer(self, images: Tensor, groups: Tensor) -> Tensor:
-        with self.fabric.autocast():
-            return self.network(images)  # type: ignore[no-any-return]
-
 
 def build(
     model: GeneralizeFormer,
@@ -131,6 +92,5 @@ def build(
     config: Config,
     fabric: Fabric,
 ) -> Training:
-    network = build_network(model.backbone, model.classes).requires_grad_()
-    placed(network, fabric.device)
+    network = build_network(model.backbone, model.classes)
     return Training(network, train, validation, preprocessing, config, fabric)

@@ -13,7 +13,6 @@ source domain, that is meta-source and meta-target at once; a class that a domai
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -28,7 +27,6 @@ from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.core.shapes import Images
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.imaging.augmentation import Config as Augmentation
-from generalizeformer.imaging.augmentation import augment
 from generalizeformer.training._checks import (
     check_counts,
     check_not_negative,
@@ -37,8 +35,8 @@ from generalizeformer.training._checks import (
 )
 from generalizeformer.training._class_context import ClassContext
 from generalizeformer.training._loop import Metrics
-from generalizeformer.training._scoring import CHUNK, accuracy
-from generalizeformer.training._start import placed
+from generalizeformer.training._network import NetworkTraining
+from generalizeformer.training._scoring import CHUNK
 from generalizeformer.training._together import descend, share_buffers
 
 FLOOR = 1e-6  # added to variances in the divergence, as in the reference
@@ -69,7 +67,7 @@ class Config:
         check_not_negative("single_sample", **weights, weight_decay=self.weight_decay)
 
 
-class Training:
+class Training(NetworkTraining):
     """Trains a network of its own around a copy of the backbone."""
 
     def __init__(
@@ -81,18 +79,14 @@ class Training:
         config: Config,
         fabric: Fabric,
     ) -> None:
-        self.network, self.context = network, ClassContext(train)
-        self.data, self.validation, self.preprocessing = train, validation, preprocessing
-        self.config, self.fabric = config, fabric
+        super().__init__(network, train, validation, preprocessing, config, fabric)
+        self.context = ClassContext(train)
         backbone = list(network.backbone.parameters())
         inside = {id(value) for value in backbone}
         others = [value for value in network.parameters() if id(value) not in inside]
-        self.optimizer = torch.optim.Adam(
-            [{"params": backbone}, {"params": others}],
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            fused=fabric.device.type == "cuda" or None,
-        )
+        parts = [{"params": backbone}, {"params": others}]
+        self.optimizer = self._adam(parts, config.learning_rate, config.weight_decay)
+        self.optimizers = {"optimizer": self.optimizer}
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         self._schedule(step)
@@ -139,41 +133,16 @@ class Training:
         }
 
     def validate(self) -> Metrics:
-        """Mean accuracy over the domains as at test time, with the centres of all sources, which are renewed first."""
+        """With the centres of all sources, which are renewed first and then are part of the weights."""
         self.network.eval()
         self._renew_centres()
-        scores = [
-            accuracy(self._answer, domain, self.preprocessing, 1, self.fabric.device)
-            for domain in self.validation.domains
-        ]
-        return {"score": sum(scores) / len(scores)}
-
-    def state(self) -> dict[str, Any]:
-        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def weights(self) -> dict[str, Tensor]:
-        """With the centres of the last validation."""
-        return self.network.state_dict()
-
-    def load_weights(self, weights: dict[str, Tensor]) -> None:
-        self.network.load_state_dict(weights)
-        self.network.eval()
+        return super().validate()
 
     def _batch(self, target: int, generator: torch.Generator) -> tuple[Images, Tensor]:
         domain = self.data.domains[target]
         places = torch.randint(len(domain), (self.config.images,), generator=generator)
         labels = domain.labels[places.to(domain.labels.device)].to(self.fabric.device)
         return self._images(domain.read(places), generator), labels
-
-    def _images(self, pixels: Tensor, generator: torch.Generator) -> Images:
-        pixels = pixels.to(self.fabric.device)
-        if self.config.augmentation is not None:
-            pixels = augment(pixels, generator, self.config.augmentation)
-        return self.preprocessing(pixels)
 
     def _schedule(self, step: int) -> None:
         factor = 1.0 if step < self.config.drop_at * self.config.steps else 0.1
@@ -190,11 +159,7 @@ class Training:
     def _features(self, pixels: Tensor) -> Tensor:
         with self.fabric.autocast():
             images = self.preprocessing(pixels.to(self.fabric.device))
-            return self.network.observe(images)[0]
-
-    def _answer(self, images: Tensor, groups: Tensor) -> Tensor:
-        with self.fabric.autocast():
-            return self.network(images)  # type: ignore[no-any-return]
+            return self.network.observe(images)[0]  # type: ignore[no-any-return]
 
 
 def build(
@@ -205,6 +170,5 @@ def build(
     config: Config,
     fabric: Fabric,
 ) -> Training:
-    network = build_network(model.backbone, model.classes).requires_grad_()
-    placed(network, fabric.device)
+    network = build_network(model.backbone, model.classes)
     return Training(network, train, validation, preprocessing, config, fabric)
