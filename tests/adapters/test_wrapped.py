@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from generalizeformer import catalog
-from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.slots import Selection
+from generalizeformer.errors import SlotError
 
 every_method = pytest.mark.parametrize("name", NAMES)
 
@@ -47,3 +49,29 @@ def test_a_parametrised_classifier_in_train_mode_is_not_written_to(
     first, second = (answers(name, source, images) for _ in range(2))
     assert torch.equal(first, second)
     assert all(torch.equal(value, before[key]) for key, value in state(source)["values"].items())
+
+
+class Closing(nn.Module):
+    """Runs its norm layer through a lambda, which no copy of it can make its own."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.norm = network, nn.BatchNorm2d(3).double()
+        self.closed = lambda x: self.norm(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(self.closed(x))  # type: ignore[no-any-return]
+
+
+@every_method
+def test_a_copy_that_would_run_the_lent_model_is_refused_before_it_writes(
+    name: str, source: GeneralizeFormer, backbone: nn.Module, images: Tensor
+) -> None:
+    if name in source.companions:
+        pytest.skip("has a network of its own")
+    lent = GeneralizeFormer(Closing(backbone), Config(selection=Selection(exclude=("norm",))))
+    lent.backbone.train()
+    before = state(lent)["values"]
+    with pytest.raises(SlotError, match=r"norm: a private copy of Closing .* call modules as self"):
+        answers(name, lent, images)
+    assert all(torch.equal(value, before[key]) for key, value in state(lent)["values"].items())

@@ -46,7 +46,7 @@ WAYS: dict[str, tuple[Callable[[Kept], Any], Callable[[Any], Any]]] = {
     "list": (lambda net: [net.norm], lambda kept: kept[0]),
     "dict": (lambda net: {"norm": net.norm}, lambda kept: kept["norm"]),
     "lambda": (lambda net: lambda x: net.norm(x), lambda kept: kept),
-    "method in a list": (lambda net: [net.norm.forward], lambda kept: kept[0].__self__),
+    "method in a list": (lambda net: [net.norm.forward], lambda kept: kept[0]),
 }
 
 
@@ -136,3 +136,52 @@ def test_checkpointing_in_a_forward_is_refused(reentrant: bool) -> None:
     model = model_of(Sparing().double(), selection=EVERYTHING)
     with pytest.raises(SlotError, match=r"torch\.utils\.checkpoint.*switch checkpointing off"):
         model(images(2))
+
+
+class Sideways(nn.BatchNorm2d):
+    """Has a method beside its forward."""
+
+    def aside(self, x: Tensor) -> Tensor:
+        return nn.BatchNorm2d.forward(self, x)
+
+
+class Aside(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Sideways(8)
+        self.kept = self.norm.aside
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.kept(self.norm(self.conv(x))).mean((2, 3))
+        return self.fc(self.hidden(x).relu())
+
+
+def test_a_method_that_the_layer_in_its_place_has_not_is_refused() -> None:
+    backbone = Aside()
+    before = state(backbone)
+    with pytest.raises(SlotError, match=r"aside: this method of a Sideways is kept by another"):
+        model_of(backbone)
+    assert_unchanged(backbone, before)
+
+
+class Passing(nn.Module):
+    """Passes on what it is asked for to the module within, as wrappers do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(2 * x + 1)  # type: ignore[no-any-return]
+
+
+def test_a_wrapper_around_a_compiled_model_stays() -> None:
+    lent = Passing(torch.compile(Net(), backend="eager")).eval()
+    x = images(2, dtype=torch.float32)
+    torch.testing.assert_close(model_of(lent)(x), lent(x), rtol=1e-4, atol=1e-5)

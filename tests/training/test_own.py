@@ -291,7 +291,7 @@ def test_a_folder_that_is_a_file_or_somebody_elses_is_told(tmp_path: Path) -> No
 def test_arrays_of_numpy_are_trained_on_like_tensors(tmp_path: Path) -> None:
     recipe = Recipe(episodes="looks", erm=None, meta=META)
     wanted = generalizeformer.train(network(), domains("a"), tmp_path / "1", recipe=recipe)
-    pixels, labels = PIXELS.numpy(), LABELS.numpy().astype(np.uint8)
+    pixels, labels = PIXELS.numpy(), LABELS.numpy().astype(">i8")  # as files have them
     pixels = np.flip(pixels, 3).copy()[..., ::-1]  # read backwards: torch cannot share it
     labels.flags.writeable = False
     given = {"a": (pixels, labels)}

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.inputs import check_images
 from generalizeformer.core.shapes import Groups, Images, Logits
+from generalizeformer.core.twins import unrun
 
 
 class Episodes(ABC):
@@ -23,7 +25,7 @@ class Episodes(ABC):
     """
 
     def __init__(self, source: GeneralizeFormer) -> None:
-        self.source = source
+        self.source, self.looked = source, False
         self.copied()  # a model that cannot be served is refused now
 
     @abstractmethod
@@ -51,8 +53,10 @@ class Episodes(ABC):
     def __call__(self, images: Images, groups: Groups | None) -> Logits:
         check_images(images, self.source.backbone)
         rows = self.episodes(grouping(groups, len(images), images))
-        with torch.inference_mode(False), torch.enable_grad():
+        alone = nullcontext() if self.looked else unrun(self.source.backbone)  # as for a `Learner`
+        with alone, torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images.detach()
             pairs = zip(rows, self.networks(), strict=False)
             answers = [self.learn(network, images[mine]).detach() for mine, network in pairs]
+        self.looked = True
         return torch.cat(answers)[torch.cat(rows).argsort()]

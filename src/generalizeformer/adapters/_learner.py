@@ -1,7 +1,8 @@
 """Methods that learn at test time: a private copy of the backbone, some of its parameters, and a loss downhill."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from generalizeformer.adapters._copies import private_copy
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.inputs import check_images
 from generalizeformer.core.shapes import Images, Logits
+from generalizeformer.core.twins import unrun
 from generalizeformer.errors import ImageError, SlotError
 
 
@@ -21,6 +23,7 @@ class Learner(ABC):
 
     name = "learner"  # of the method, for its errors
     episodic = False  # forget everything before each batch
+    looked = False  # whether the copy ran without the model that was lent
 
     def __init__(self, source: GeneralizeFormer) -> None:
         self.source = source
@@ -42,14 +45,22 @@ class Learner(ABC):
         check_images(images, self.source.backbone)
         if self.episodic:
             self.reset()
-        with torch.inference_mode(False), torch.enable_grad():
+        with self._watched(), torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images.detach()
             return self.learn(images).detach()
 
     @torch.no_grad()
     def predict(self, images: Images) -> Logits:
         check_images(images, self.source.backbone)
-        return self.answer(images)
+        with self._watched():
+            return self.answer(images)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """The first time, the lent model is watched: what a copy does not own, a lambda for one, may still run it."""
+        with nullcontext() if self.looked else unrun(self.source.backbone):
+            yield
+        self.looked = True
 
 
 class CopyLearner(Learner):

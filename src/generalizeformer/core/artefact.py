@@ -5,12 +5,10 @@ What compared methods were trained to know lies beside them, in a file for each.
 
 import copy
 import json
-from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -47,10 +45,11 @@ def save(
     companions: dict[str, dict[str, Tensor]],
 ) -> None:
     """Writes the folder. Each file appears whole or not at all; the config comes last, so it vouches for the rest."""
-    if broken := next((name for name, value in tensors.items() if value.isnan().any()), None):
-        raise CheckpointError(
-            f"{folder}: nothing was saved, because there is NaN in {broken}; train again with a lower learning rate"
-        )
+    for weights in (tensors, *companions.values()):
+        if broken := _broken(weights):
+            raise CheckpointError(
+                f"{folder}: nothing was saved, because there is NaN in {broken}; train again with a lower learning rate"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / WEIGHTS, tensors)
     for name, weights in companions.items():
@@ -71,12 +70,18 @@ def save(
 def foreign(folder: Path) -> list[str]:
     """Files of the folder that a saved model would replace, and that are none of a saved model's."""
     ours = {README: MARK, CONFIG: '"library": "generalizeformer"'}
-    return [name for name, words in ours.items() if not _says(folder / name, words)]
+    found = [name for name, words in ours.items() if not _says(folder / name, words)]
+    if CONFIG in found or not (folder / CONFIG).exists():  # weights say nothing of themselves
+        weights = [folder / WEIGHTS, *sorted(folder.glob(f"*{COMPANION}"))]
+        found += [path.name for path in weights if path.exists()]
+    return found
 
 
 def _says(path: Path, words: str) -> bool:
     """Whether the file begins as ours do; what is not there is nobody's."""
-    return not path.exists() or words in path.read_text("utf-8", errors="replace")[:200]
+    if not path.is_file():
+        return not path.exists()
+    return words in path.read_text("utf-8", errors="replace")[:200]
 
 
 def locate(path: str | Path, **hub: Any) -> Path:
@@ -113,10 +118,10 @@ def read(folder: Path, config: type[Any]) -> Stored:
         raise CheckpointError(
             f"{folder / CONFIG}: damaged ({error}); save the model again"
         ) from None
-    companions = {}
-    for path in sorted(folder.glob(f"*{COMPANION}")):
-        companions[path.name.removesuffix(COMPANION)] = tensors = _tensors(path)
-        _check_finite(path, tensors)
+    companions = {
+        path.name.removesuffix(COMPANION): _tensors(path)
+        for path in sorted(folder.glob(f"*{COMPANION}"))
+    }
     return Stored(folder, settings, card, _tensors(folder / WEIGHTS), companions)
 
 
@@ -129,11 +134,19 @@ def _write(path: Path, tensors: dict[str, Tensor]) -> None:
 def _tensors(path: Path) -> dict[str, Tensor]:
     try:
         # Copied, because what safetensors gives is the mapped file: writing to that would change the model.
-        return {name: value.clone() for name, value in load_file(path).items()}
+        tensors = {name: value.clone() for name, value in load_file(path).items()}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path}: cut short, damaged or missing ({str(error).splitlines()[0]}); copy or save it again"
         ) from None
+    if broken := _broken(tensors):  # it would answer all the same, and always alike
+        raise CheckpointError(f"{path}: NaN in {broken}; copy it again or save it anew")
+    return tensors
+
+
+def _broken(tensors: dict[str, Tensor]) -> str | None:
+    """The first tensor with a value that is no number. Infinity is one: masks of attention have it."""
+    return next((name for name, value in tensors.items() if value.isnan().any()), None)
 
 
 def backbone_for(stored: Stored, lent: nn.Module | None) -> nn.Module:
@@ -176,19 +189,7 @@ def fill(model: nn.Module, stored: Stored) -> None:
             f"{stored.folder / WEIGHTS}: does not fit the model: {name} is {found.get(name, 'missing')} in the file "
             f"and {own.get(name, 'unknown')} in the model ({len(wrong)} such tensors); it belongs to another backbone"
         )
-    learned = {name for name, _ in model.named_parameters()}
-    # Masks of attention are buffers that are infinite from the beginning.
-    masks = {name for name in tensors.keys() - learned if tensors[name].isinf().any()}
-    _check_finite(stored.folder / WEIGHTS, stored.tensors, masks)
     model.load_state_dict(stored.tensors, assign=True)
-
-
-def _check_finite(path: Path, tensors: dict[str, Tensor], masks: Set[str] = frozenset()) -> None:
-    """Raises where a weight is NaN or infinite: the model would answer all the same, and always alike."""
-    for name, value in tensors.items():
-        kind = "NaN" if value.isnan().any() else "infinity"
-        if kind == "NaN" or (name not in masks and not torch.isfinite(value).all()):
-            raise CheckpointError(f"{path}: {kind} in {name}; copy it again or save it anew")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A backbone that runs many target batches at once: convolutions shared, generated parameters per group."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -94,12 +95,14 @@ class GroupedBackbone:
                 kin = None if grouping.kin is None else grouping.kin.parts()
                 known = (grouping.mixed, grouping.alike)
                 given = (images, grouping.ids, grouping.sizes, kin, known, params, watch)
-                if not self.checked and not torch.compiler.is_compiling():
-                    with at_rest(self.backbone):  # a compiled run cannot be looked into
-                        seen = self.traced(*given)
-                    if self.options is None:
-                        return seen
-                return (self.traced if self.options is None else self._captured)(*given)
+                looked = self.checked or torch.compiler.is_compiling()
+                if self.options is None:
+                    with nullcontext() if looked else at_rest(self.backbone):
+                        return self.traced(*given)
+                if not looked:  # a compiled run cannot be looked into
+                    with at_rest(self.backbone), torch.no_grad():
+                        self.traced(*given)
+                return self._captured(*given)
             finally:
                 self.call.clear()  # also where memory ran out
 

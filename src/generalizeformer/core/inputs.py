@@ -47,8 +47,8 @@ def check_module(backbone: object) -> None:
 
 def uncompiled(module: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped, or the one given: what is compiled cannot be looked into."""
-    inner = getattr(module, "_orig_mod", None)  # TorchScript's have no dict of modules to ask
-    return inner if isinstance(inner, nn.Module) else module
+    # Its own child: a wrapper may pass on what it is asked for to the module within.
+    return dict(module.named_children()).get("_orig_mod", module)
 
 
 def is_of_memory(error: RuntimeError) -> bool:

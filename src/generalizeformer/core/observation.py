@@ -104,5 +104,5 @@ def _check_used(gradients: dict[str, Tensor | None]) -> None:
     if unused:
         raise SlotError(
             f"{unused[0]} has no effect on the logits ({len(unused)} such parameters): the model's forward never "
-            "calls that layer, or hides it from gradients; leave it out with Selection(exclude=...)"
+            "calls that layer, or hides it from gradients (checkpointing?); leave it out with Selection(exclude=...)"
         )

@@ -7,10 +7,11 @@ from threading import get_ident
 from types import MethodType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils.parametrize import is_parametrized
+from torch.overrides import TorchFunctionMode
 
 from generalizeformer.errors import SlotError
 
@@ -70,28 +71,82 @@ def _of(own: nn.Module, method: MethodType) -> Any:
     """The lent module's method as one of its twin."""
     if type(own) is type(method.__self__):
         return MethodType(method.__func__, own)
-    # A layer that reads its parameters from the call has a forward of its own.
-    return getattr(own, getattr(method, "__name__", ""), method)
+    # A layer that reads its parameters from the call has a forward of its own, and nothing else.
+    name = getattr(method, "__name__", "")
+    if not hasattr(own, name):
+        raise SlotError(
+            f"{name}: this method of a {type(method.__self__).__name__} is kept by another module, but the layer that "
+            "takes its place has none of that name; call it as self.NAME in forward, or leave the layer out with "
+            "Selection(exclude=...)"
+        )
+    return getattr(own, name)
 
 
 @contextmanager
 def at_rest(lent: nn.Module) -> Iterator[None]:
-    """Refuses that this thread runs a module of the lent model itself, before it is run.
+    """Refuses that this thread runs a module of the lent model itself, or one of its methods, before it is run.
 
     That would be in the lent model's mode and under its parameters, and BatchNorm would write into it.
     """
+    with unrun(lent), _Unread(lent):
+        yield
+
+
+@contextmanager
+def unrun(lent: nn.Module) -> Iterator[None]:
+    """The same of modules that are called, for copies whose owners may read the lent model's parameters."""
     names, here = {id(module): name for name, module in lent.named_modules()}, get_ident()
 
     def look(module: nn.Module, _: Any) -> None:
         if id(module) in names and get_ident() == here:
-            raise SlotError(
-                f"{names[id(module)] or 'the model'}: a private copy of {type(lent).__name__} runs this "
-                f"{type(module).__name__} of the model that was lent, and not its own; call modules as self.NAME in "
-                "forward, and keep them or their methods in no list, dict or lambda (nn.ModuleList is fine)"
-            )
+            raise _refusal(lent, names[id(module)], module)
 
     handle = register_module_forward_pre_hook(look)
     try:
         yield
     finally:
         handle.remove()
+
+
+class _Unread(TorchFunctionMode):
+    """Refuses what the lent model's own layers would do: work with their parameters, or write to their buffers.
+
+    Twins have parameters of their own over the same numbers, and in eval mode they write to no buffer.
+    """
+
+    def __init__(self, lent: nn.Module) -> None:
+        super().__init__()
+        self.lent = lent
+        self.parameters = _owners(lent, "_parameters")
+        self.buffers = _owners(lent, "_buffers")
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        given = [value for value in (*args, *named.values()) if isinstance(value, Tensor)]
+        theirs = [value for value in given if id(value) in self.parameters]
+        if theirs and len(theirs) < len(given):  # by themselves they are only looked at, or copied
+            raise _refusal(self.lent, *self.parameters[id(theirs[0])])
+        written = getattr(func, "__name__", "").removesuffix("__")
+        if written.endswith("_") and given and id(given[0]) in self.buffers:
+            raise _refusal(self.lent, *self.buffers[id(given[0])])
+        return func(*args, **named)
+
+
+def _owners(lent: nn.Module, kind: str) -> dict[int, tuple[str, nn.Module]]:
+    """The lent model's own tensors of a kind, by id, and the modules that have them."""
+    return {
+        id(value): (name, module)
+        for name, module in lent.named_modules()
+        for value in vars(module)[kind].values()
+        if value is not None
+    }
+
+
+def _refusal(lent: nn.Module, name: str, module: nn.Module) -> SlotError:
+    return SlotError(
+        f"{name or 'the model'}: a private copy of {type(lent).__name__} runs this {type(module).__name__} of the "
+        "model that was lent, and not its own; call modules as self.NAME in forward, and keep them or their methods in "
+        "no list, dict or lambda (nn.ModuleList is fine)"
+    )

@@ -40,6 +40,7 @@ def _tensor(value: Any, what: str) -> Tensor:
         return value
     if not isinstance(value, np.ndarray):
         raise DataError(f"{what} are {type(value).__name__}; give a tensor or a numpy array")
+    value = value.astype(value.dtype.newbyteorder("="), copy=False)  # files have either order
     shareable = value.flags.writeable and all(step >= 0 for step in value.strides)
     try:
         return torch.from_numpy(value if shareable else value.copy())

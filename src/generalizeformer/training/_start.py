@@ -50,9 +50,10 @@ def _unfit(backbone: nn.Module, images: Tensor, error: Exception) -> UserError:
     """Why the backbone refuses the images, as far as that can be told."""
     name, count, taken = type(backbone).__name__, images.shape[1], accepted_channels(backbone)
     if taken and count not in taken:
+        grey = " (pixels.repeat(1, 3, 1, 1), or numpy's pixels.repeat(3, 1))" if count == 1 else ""
         return UserError(
-            f"backbone: {name} takes images of {taken[0]} channels, but these have {count}; convert them (grey to "
-            "colour: pixels.expand(-1, 3, -1, -1)), or build the backbone for theirs"
+            f"backbone: {name} takes images of {taken[0]} channels, but these have {count}; convert them{grey}, or "
+            "build the backbone for theirs"
         )
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return UserError(
