@@ -215,8 +215,14 @@ SEVERAL = {"suite": ["several-targets"], "settings": [], "methods": ["source"]}
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({}, {"source_steps": 3}, "source of main on a, seed 0, but they differ in recipe.erm.ste"),
-        ({}, {"steps": 3}, "generalizeformer of main on a, seed 0, .* recipe.meta.steps .2, 3.;"),
+        ({}, {"source_steps": 3}, "source of main, but they differ in recipe.erm.steps .2, 3.;"),
+        ({}, {"source_steps": 3, "targets": ["b"]}, "recipe.erm.steps"),  # they would share a mean
+        ({}, {"source_steps": 3, "seeds": [1]}, "recipe.erm.steps"),
+        (
+            {},
+            {"steps": 3},
+            "generalizeformer of main, but they differ in recipe.meta.steps .2, 3.;",
+        ),
         ({"limit": 4}, {"methods": ["lame"]}, "differ in limit .4, None.; give both the same, or"),
         (SEVERAL, SEVERAL | {"targets": ["a", "d"]}, "targets .*'a', 'c'.*'a', 'd'"),
     ],
@@ -241,7 +247,7 @@ def test_a_clash_is_refused_before_anything_runs(folder: Path, refused: Refused)
         {"methods": ["lame", "itta"], "batch_sizes": [5], "seeds": [0, 1]},
         {"methods": ["lame"], "steps": 3},  # φ is another, but this part asks for none
         {"suite": ["single-source"], "source_steps": 3, "sources": ["b"]},
-        {"targets": ["b"], "source_steps": 3},
+        {"targets": ["b"], "seeds": [1]},
     ],
 )
 def test_parts_that_share_no_row_or_all_settings_are_not_refused(folder: Path, second: Any) -> None:
@@ -255,5 +261,5 @@ def test_what_no_part_asks_for_is_refused_once_it_is_recorded(folder: Path) -> N
     told = recordable(parts, planned(parts, data, None), data, None)
     for cells in told.values():
         store.write(folder, store.Stored(cell=cells[1]))
-    with pytest.raises(UserError, match="both are told as generalizeformer of main on a, seed 0"):
+    with pytest.raises(UserError, match="both are told as generalizeformer of main, but"):
         clash(folder, first, second)

@@ -97,8 +97,8 @@ class Cell:
         return self._digest(ADDITIONS)
 
     def differences(self, other: "Cell") -> list[str]:
-        """The settings for which records of two cells cannot be put together, with the values of both."""
-        one, two = (_leaves(cell._content(ADDITIONS)) for cell in (self, other))
+        """The settings for which two cells are not of one kind, with the values of both."""
+        one, two = (_leaves(cell._seedless()._content(cell._free())) for cell in (self, other))
         names = [n for n in {**one, **two} if one.get(n) != two.get(n)]
         return [f"{name} ({one.get(name)!r}, {two.get(name)!r})" for name in names]
 
@@ -107,8 +107,14 @@ class Cell:
 
         Of several targets, in the seed alone: their rows are of one set of targets, and of what one model learned from.
         """
-        seedless = replace(self, recipe=self.recipe | {"seed": 0})
-        return seedless._digest((*ADDITIONS, *(("seed",) if self.targets else PLACES)))
+        return self._seedless()._digest(self._free())
+
+    def _seedless(self) -> "Cell":
+        return replace(self, recipe=self.recipe | {"seed": 0})
+
+    def _free(self) -> tuple[str, ...]:
+        """What cells of one kind may differ in."""
+        return (*ADDITIONS, *(("seed",) if self.targets else PLACES))
 
     def streams(self) -> list[Stream]:
         """The target in every batch size: by itself, or each of several alone, then all mixed, then in turn."""

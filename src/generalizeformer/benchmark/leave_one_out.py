@@ -14,7 +14,7 @@ from generalizeformer.benchmark import store
 from generalizeformer.benchmark.bench import Bench, tasks
 from generalizeformer.benchmark.cells import SOURCE, Cell
 from generalizeformer.benchmark.comparisons import COMPARISONS
-from generalizeformer.benchmark.parts import described, learned_from, met
+from generalizeformer.benchmark.parts import learned_from, met, shown
 from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.core.backbones import build_backbone
 from generalizeformer.core.card import Card
@@ -43,7 +43,7 @@ def finish(
     since, done = time.monotonic(), store.read(folder, cell).done(commit, again)
     missing = [task for task in tasks(cell) if task.key not in done]
     if missing:
-        images = described(cell, domains)
+        images = shown(cell, domains)
         bench = _bench(cell, domains, folder, fabric, report)
         source = fingerprint(bench.model.backbone.state_dict())
         for other in store.beside(folder, cell):

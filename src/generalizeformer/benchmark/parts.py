@@ -4,11 +4,11 @@ import torch
 from torch import Generator
 
 from generalizeformer.benchmark.cells import Cell
+from generalizeformer.benchmark.images import Shown
 from generalizeformer.data import targets
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.splits import share_classes
 from generalizeformer.seeds import derive
-from generalizeformer.training._start import described as in_words
 
 AT_ONCE = 256  # images that are changed together: bounds memory, changes no pixel
 
@@ -50,14 +50,14 @@ def met(cell: Cell, domains: DomainDataset, device: torch.device | str = "cpu") 
     return DomainDataset(domains.name, domains.classes, seen)
 
 
-def described(cell: Cell, domains: DomainDataset) -> tuple[str, ...]:
-    """The domains that the cell's model learns from and meets, in words that change when any pixel or label does.
+def shown(cell: Cell, domains: DomainDataset) -> tuple[Shown, ...]:
+    """The domains that the cell's model learns from and meets.
 
     As the dataset has them: limits, looks and the classes that sources know follow from these and the cell.
     """
     targets = cell.targets or (cell.target,)
     names = (*(cell.sources or domains.without(targets).names), *targets)
-    return tuple(in_words(domains[name]) for name in names)
+    return tuple(Shown.of(domains[name]) for name in names)
 
 
 def _limited(domain: Domain, cell: Cell) -> Domain:

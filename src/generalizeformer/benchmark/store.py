@@ -8,7 +8,8 @@ from typing import Any
 
 from generalizeformer import atomic
 from generalizeformer.benchmark.cells import Cell
-from generalizeformer.benchmark.parts import described
+from generalizeformer.benchmark.images import Shown, differences
+from generalizeformer.benchmark.parts import shown
 from generalizeformer.benchmark.records import Record, Refusal
 from generalizeformer.config import from_dict
 from generalizeformer.data.domains import DomainDataset
@@ -26,9 +27,7 @@ class Stored:
     records: tuple[Record, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     seconds: float = 0.0  # trained and evaluated, in all tries
-    images: tuple[
-        str, ...
-    ] = ()  # the domains that all of it was made on, in words; (): nobody knows
+    images: tuple[Shown, ...] = ()  # the domains that all of it was made on; (): nobody knows
     commit: str | None = None  # older files': of the code that made all their refusals
 
     def __post_init__(self) -> None:
@@ -107,20 +106,15 @@ def check_images(folder: Path, cells: Iterable[Cell], domains: DomainDataset) ->
     for cell in cells:
         stored = read(folder, cell)
         if stored.images:  # only then is it worth looking at all images
-            _compare(place(folder, cell), stored.images, described(cell, domains))
+            _compare(place(folder, cell), stored.images, shown(cell, domains))
 
 
-def _compare(path: Path, there: Collection[str], here: Collection[str]) -> None:
-    if {*there} == {*here}:
-        return
-    old, new = (
-        ", ".join(word for word in one if word not in other) or "no more"
-        for one, other in ((there, here), (here, there))
-    )
-    raise DataError(
-        f"{path}: its records were made on other images: there were {old}, now there are {new}; give those of that "
-        "time (--root), or results a new folder (OUT of `benchmark`, --out of `reproduce`)"
-    )
+def _compare(path: Path, there: Sequence[Shown], here: Sequence[Shown]) -> None:
+    if found := differences(there, here):
+        raise DataError(
+            f"{path}: its records were made on other images than those given now, of which {', '.join(found)}; give "
+            "those of that time (--root), or results a new folder (OUT of `benchmark`, --out of `reproduce`)"
+        )
 
 
 def add(
@@ -128,7 +122,7 @@ def add(
     cell: Cell,
     answer: Record | Refusal,
     seconds: float,
-    images: tuple[str, ...] = (),
+    images: tuple[Shown, ...] = (),
 ) -> None:
     """Adds an answer, and the time that it took, to what is there by now: other processes add to the same file.
 

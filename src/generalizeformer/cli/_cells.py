@@ -61,7 +61,7 @@ def check_rows(
             if (cell.suite, cell.training) not in wanted and not place(out, cell).exists():
                 continue
             other, first = known.setdefault(_row(cell), (name, cell))
-            if first.basis() != cell.basis():
+            if first.kind() != cell.kind():
                 raise UserError(_clash(other, first, name, cell))
 
 
@@ -91,15 +91,14 @@ def _whole(
 
 
 def _row(cell: "Cell") -> tuple[object, ...]:
-    """What two cells have in common whose records stand for the same: of several targets there is one set a table."""
-    met = () if cell.targets else (cell.target, cell.sources)
-    return cell.suite, cell.training, cell.seed, *met
+    """What two cells have in common whose records are put into one row, as mean or beside each other."""
+    return cell.suite, cell.training
 
 
 def _clash(one: str, first: "Cell", other: str, second: "Cell") -> str:
     found = first.differences(second)
     words = ", ".join(found[:MOST]) + (f" and {len(found) - MOST} more" if found[MOST:] else "")
     return (
-        f"parts {one!r} and {other!r}: both are told as {second.training} of {second.suite} on {second.target}, seed "
-        f"{second.seed}, but they differ in {words}; give both the same, or one of them a plan and a folder of its own"
+        f"parts {one!r} and {other!r}: both are told as {second.training} of {second.suite}, but they differ in "
+        f"{words}; give both the same, or one of them a plan and a folder of its own"
     )
