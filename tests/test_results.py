@@ -92,6 +92,10 @@ def test_the_tables_of_pacs_are_those_of_the_summary(text: str) -> None:
     }
     rows["alpha_bn_oracle"] = next(cells for words, cells in found.items() if "oracle" in words)
     assert {"source", "alpha_bn", "alpha_bn_oracle", "tent", "t3a", "generalizeformer"} <= {*rows}
+    if text != README:
+        assert {*rows} - {"method", "---"} == {
+            m for m, s in methods.items() if s["20"]["seeds"] == 3
+        }
     for method in {*rows} - {"method", "---"}:
         entry = methods[method]["20"]
         assert rows[method] == told(

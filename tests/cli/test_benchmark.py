@@ -391,3 +391,31 @@ def test_several_suites_share_one_command(done: Any, command: Command, tmp_path:
     lines = command("benchmark", out, *words[2:-2], "a", *suites).out.splitlines()
     assert f"summary: {out / 'summary.json'}" in lines
     assert f"summary: {out / 'single-source' / 'summary.json'}" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--backbone", "nope"), "there is no 'nope'"),
+        (("--image-size", "2"), "image size: got 2; it must be at least 8"),
+        (("--again", "tent", "--only-tell"), "again: got tent, but only_tell makes no records"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_images_are_read(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, message: str
+) -> None:
+    monkeypatch.setattr(synthetic, "build", None)
+    assert message in refused("benchmark", tmp_path / "out", "--data", "synthetic", *words)
+
+
+def test_a_method_without_a_whole_training_is_told_of(
+    done: Any, command: Command, tmp_path: Path
+) -> None:
+    (there, words), out = done, tmp_path / "out"
+    shutil.copytree(there, out)
+    ended = command(
+        "benchmark", out, *words[2:-2], "b", "--methods", "source", "--trainings", "source"
+    )
+    assert ended.status == 0, ended.err
+    assert "t3a" in ended.err.partition("main: ")[2]
+    assert "on the page only, as no training of it has met all that others met" in ended.err

@@ -170,7 +170,7 @@ class Machine:
     """Where it runs.
 
     Args:
-        root: Where the images are, as for `train`.
+        root: Where the images are, as for `train`; your own ones want --data folder as well.
         device: Where to compute; auto takes a GPU if there is one.
         jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
         minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on:
@@ -193,6 +193,10 @@ class Machine:
             raise UserError(f"jobs: got {self.jobs}; it must be at least 1")
         if self.minutes is not None and not self.minutes > 0:
             raise UserError(f"minutes: got {self.minutes}; it must be more than 0")
+        if self.again and self.only_tell:
+            raise UserError(
+                f"again: got {', '.join(self.again)}, but only_tell makes no records; leave one of both out"
+            )
 
 
 def check_common(parts: Mapping[str, Part]) -> Part:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from generalizeformer.cli._cells import check_rows, files, planned, recordable
+from generalizeformer.cli._checks import check_apart, check_backbone, check_size
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._parts import Machine, Part, check_again, check_common
 from generalizeformer.cli._terminal import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from generalizeformer.benchmark.cells import Cell
+    from generalizeformer.benchmark.records import Record
     from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.data.domains import DomainDataset
 
@@ -63,6 +65,10 @@ def record(
     where.check()
     end = None if where.minutes is None else TimeLimit.of(where.minutes)
     first = check_common(parts)
+    check_apart(out, where.root)
+    check_size(first.image_size)
+    for name in {part.backbone for part in parts.values() if part.backbone is not None}:
+        check_backbone(name)
     choice = first.choice(where.root)
     domains, divided = source_domains(choice, ())
     asked = planned(parts, domains, divided)
@@ -155,7 +161,7 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
     from generalizeformer.benchmark.store import read, suite_folder
     from generalizeformer.benchmark.suites import SUITES
     from generalizeformer.benchmark.summary import write
-    from generalizeformer.benchmark.tables import refusal_table
+    from generalizeformer.benchmark.tables import method_names, refusal_table
 
     records = [record for cell in cells for record in told(out, cell)]
     refused = [refusal for cell in cells for refusal in read(out, cell).refusals]
@@ -167,6 +173,9 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
     if not records:
         console.print(f"{name}: no records yet", soft_wrap=True)
         return
+    if few := [m for m in method_names(records) if not _is_whole(records, m)]:
+        words = "on the page only, as no training of it has met all that others met"
+        aside.print(f"{name}: {', '.join(few)}: {words}", soft_wrap=True)
     write(out / "summary.json", records, suite.summary)
     console.print(f"records: {out / 'cells'}", soft_wrap=True)
     console.print(f"summary: {out / 'summary.json'}", soft_wrap=True)
@@ -177,6 +186,15 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
         console.print(f"page: {out / 'page.html'}", soft_wrap=True)
     except UserError as error:  # the answer is there without its pictures
         console.print(f"no page: {error}", soft_wrap=True)
+
+
+def _is_whole(records: "Sequence[Record]", method: str) -> bool:
+    """Whether some training of the method is told: it met, in one batch size, all that anybody met in it."""
+    from generalizeformer.benchmark.tables import batch_sizes, whole
+
+    return any(
+        whole([r for r in records if r.batch_size == size], method) for size in batch_sizes(records)
+    )
 
 
 def _commit() -> str | None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 
+from generalizeformer.atomic import write_text
 from generalizeformer.cli._settings import method_settings
-from generalizeformer.cli._terminal import Device, aside, check_model, pick_device
+from generalizeformer.cli._terminal import Device, aside, check_model, make_folder, pick_device
 from generalizeformer.errors import DataError, ImageError, UserError
 from generalizeformer.seeds import derive
 
@@ -68,10 +69,12 @@ def predict(
         )
     if batch_size < 1:
         raise DataError(f"batch size: got {batch_size}; it must be at least 1")
-    if out is not None and out.is_dir():
-        raise DataError(
-            f"{out}: is a folder; name a file for the answers, such as {out}/answers.{format}"
-        )
+    if out is not None:
+        if out.is_dir():
+            raise DataError(
+                f"{out}: is a folder; name a file for the answers, such as {out}/answers.{format}"
+            )
+        make_folder(out.parent)  # one that cannot be is told now
     own = method_settings(settings).get(method, {})
     refuse = _told if skip_unreadable else _refused
     files = find_images(images, refuse)
@@ -167,5 +170,4 @@ def _write(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text)
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, "utf-8")
+    write_text(out, text)
