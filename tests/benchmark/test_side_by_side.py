@@ -177,10 +177,10 @@ def test_processes_end_with_the_one_that_began_them(tmp_path: Path, how: signal.
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # the signal reaches the parent alone
     )
-    wait_until(begun.exists)
+    assert becomes(begun.exists)
     parent.send_signal(how)
     parent.wait(60)
-    wait_until(lambda: is_free(held))
+    assert becomes(lambda: is_free(held))
 
 
 def is_free(path: Path) -> bool:
@@ -193,9 +193,9 @@ def is_free(path: Path) -> bool:
         return True
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    """Fails where it does not become true within two minutes."""
-    since = time.monotonic()
-    while not true():
-        assert time.monotonic() < since + 120
+def becomes(true: Callable[[], bool]) -> bool:
+    """Whether it becomes true within two minutes."""
+    end = time.monotonic() + 120
+    while not (found := true()) and time.monotonic() < end:
         time.sleep(0.1)
+    return found

@@ -14,7 +14,6 @@ from PIL import Image
 
 from generalizeformer import __version__, catalog
 from generalizeformer.cli import main as cli
-from generalizeformer.cli._checks import check_backbone
 from generalizeformer.cli.main import VERBS
 from generalizeformer.cli.train import card_for
 from generalizeformer.data.datasets import synthetic
@@ -219,11 +218,6 @@ def test_names_are_looked_at_before_images(
 
     monkeypatch.setattr(synthetic, "build", read)
     assert expected in refused("train", tmp_path / "x", "--data", "synthetic", *words.split())
-
-
-@pytest.mark.parametrize("name", ["digits", "resnet18", "timm:test_vit", "efficientnet_b0"])
-def test_backbones_that_there_are_pass(name: str) -> None:
-    check_backbone(name)
 
 
 @pytest.mark.parametrize("below", [".", "run", "a/run", "../images/run"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from generalizeformer.benchmark import store
+from generalizeformer.benchmark.cells import Cell
 from generalizeformer.cli import benchmark as verb
 from generalizeformer.cli._cells import check_rows, planned, recordable
 from generalizeformer.cli._parts import Part, check_common
@@ -200,13 +201,14 @@ def test_every_file_of_rotated_mnist_is_one_of_its_plan() -> None:
     assert places == {*folder.glob("*/cells/*.json")}
 
 
-def clash(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Two parts of a plan are looked at, without any training."""
+def clash(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Cell]]:
+    """The cells of two parts of a plan that may be told together, without any training."""
     plan = {"shared": SHARED, "parts": {"one": first, "two": second}}
     (folder / "plan.json").write_text(json.dumps(plan))
     parts, data = read_plan(folder), synthetic.build(synthetic.Config(domains=4, per_class=5))
     asked = planned(parts, data, None)
     check_rows(folder, asked, recordable(parts, asked, data, None))
+    return asked
 
 
 SEVERAL = {"suite": ["several-targets"], "settings": [], "methods": ["source"]}
@@ -251,7 +253,9 @@ def test_a_clash_is_refused_before_anything_runs(folder: Path, refused: Refused)
     ],
 )
 def test_parts_that_share_no_row_or_all_settings_are_not_refused(folder: Path, second: Any) -> None:
-    clash(folder, {}, second)
+    asked = clash(folder, {}, second)
+    assert asked["one"]
+    assert asked["two"]
 
 
 def test_what_no_part_asks_for_is_refused_once_it_is_recorded(folder: Path) -> None:

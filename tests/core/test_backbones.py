@@ -5,7 +5,13 @@ import torch
 import torchvision
 from torch import nn
 
-from generalizeformer.core.backbones import DigitNet, build_backbone, parameter_count, replace_head
+from generalizeformer.core.backbones import (
+    DigitNet,
+    build_backbone,
+    library_of,
+    parameter_count,
+    replace_head,
+)
 from generalizeformer.errors import SlotError, UserError
 
 
@@ -101,3 +107,22 @@ def test_a_model_without_a_linear_head_cannot_get_another() -> None:
 
 def test_parameters_are_counted() -> None:
     assert parameter_count(DigitNet(2, (4,), 1)) == 4 * 9 + 8 + 4 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("digits", "ours"),
+        ("resnet18", "torchvision"),
+        ("timm:resnet18", "timm"),
+        ("test_vit", "timm"),
+    ],
+)
+def test_whose_a_backbone_is(name: str, library: str) -> None:
+    assert library_of(name) == library
+
+
+@pytest.mark.parametrize("name", ["resnte18", "torchvision:nope", "hub:resnet18"])
+def test_a_backbone_that_nobody_has_is_refused_without_building_any(name: str) -> None:
+    with pytest.raises(UserError, match=r"^backbone: "):
+        library_of(name)

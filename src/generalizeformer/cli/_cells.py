@@ -48,19 +48,20 @@ def recordable(
 def check_rows(
     out: Path, asked: "Mapping[str, Sequence[Cell]]", told: "Mapping[str, Sequence[Cell]]"
 ) -> None:
-    """Raises where two parts would share a row of a table, but not their settings.
+    """Raises where two parts would share a row of a table, as its mean or beside each other, but not their settings.
 
     Cells that nobody asks for are of no matter as long as they have no records.
     """
     from generalizeformer.benchmark.store import place
 
-    known: dict[tuple[object, ...], tuple[str, Cell]] = {}
+    known: dict[tuple[str, str], tuple[str, Cell]] = {}
     for name, cells in told.items():
         wanted = {(cell.suite, cell.training) for cell in asked[name]}
         for cell in cells:
-            if (cell.suite, cell.training) not in wanted and not place(out, cell).exists():
+            row = cell.suite, cell.training
+            if row not in wanted and not place(out, cell).exists():
                 continue
-            other, first = known.setdefault(_row(cell), (name, cell))
+            other, first = known.setdefault(row, (name, cell))
             if first.kind() != cell.kind():
                 raise UserError(_clash(other, first, name, cell))
 
@@ -88,11 +89,6 @@ def _whole(
     except UserError:
         trainings = tuple(dict.fromkeys(cell.training for cell in asked))
         return _of(name, replace(part, methods=(), trainings=trainings), domains, divided)
-
-
-def _row(cell: "Cell") -> tuple[object, ...]:
-    """What two cells have in common whose records are put into one row, as mean or beside each other."""
-    return cell.suite, cell.training
 
 
 def _clash(one: str, first: "Cell", other: str, second: "Cell") -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from generalizeformer.errors import DataError, UserError
+from generalizeformer.errors import DataError
 
 SMALLEST = 8  # pixels per side
 
@@ -14,20 +14,6 @@ def check_apart(folder: Path, images: Path | None) -> None:
         raise DataError(
             f"{folder}: is in {images}, where the images are; name a folder outside it, such as runs/mine"
         )
-
-
-def check_backbone(name: str) -> None:
-    """Raises where there is no backbone of that name: before all images are read, not after it."""
-    import torch
-
-    from generalizeformer.core.backbones import build_backbone
-
-    try:
-        with torch.device("meta"):  # no weights: how it is built is seen later
-            build_backbone(name, 2)
-    except Exception as error:  # not every network can be built without weights
-        if isinstance(error, UserError):
-            raise
 
 
 def check_size(size: int | None) -> None:

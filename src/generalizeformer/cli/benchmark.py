@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from generalizeformer.cli._cells import check_rows, files, planned, recordable
-from generalizeformer.cli._checks import check_apart, check_backbone, check_size
+from generalizeformer.cli._checks import check_apart, check_size
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._parts import Machine, Part, check_again, check_common
 from generalizeformer.cli._terminal import (
@@ -60,6 +60,7 @@ def record(
     from generalizeformer.benchmark.side_by_side import Place
     from generalizeformer.benchmark.store import alike, check_images
     from generalizeformer.benchmark.time_limit import TimeLimit
+    from generalizeformer.core.backbones import library_of
 
     check_folder(out)
     where.check()
@@ -68,7 +69,7 @@ def record(
     check_apart(out, where.root)
     check_size(first.image_size)
     for name in {part.backbone for part in parts.values() if part.backbone is not None}:
-        check_backbone(name)
+        library_of(name)  # one that nobody knows is told before images are read
     choice = first.choice(where.root)
     domains, divided = source_domains(choice, ())
     asked = planned(parts, domains, divided)

@@ -70,11 +70,7 @@ def predict(
     if batch_size < 1:
         raise DataError(f"batch size: got {batch_size}; it must be at least 1")
     if out is not None:
-        if out.is_dir():
-            raise DataError(
-                f"{out}: is a folder; name a file for the answers, such as {out}/answers.{format}"
-            )
-        make_folder(out.parent)  # one that cannot be is told now
+        _check_out(out, format)
     own = method_settings(settings).get(method, {})
     refuse = _told if skip_unreadable else _refused
     files = find_images(images, refuse)
@@ -82,21 +78,21 @@ def predict(
         _told(_of_other_kinds(others))
     model = GeneralizeFormer.from_pretrained(run).to(pick_device(device)).eval()
     adapter, _ = build_adapter(method, model, **own)
-    found: dict[int, dict[str, Any]] = {}
-    with aside.status("predicting") as status:
-        for number, batch in enumerate(_batches(files, batch_size, in_order)):
-            status.update(f"predicting: {number * batch_size} of {len(files)} images")
-            read = _read(batch, model.card.preprocessing, refuse)
-            if read:
-                found |= _answer(model, adapter, read, number)
-    answers = [found[place] for place in sorted(found)]
-    if not answers:
-        raise ImageError("nothing could be read, as told above; name at least one image")
+    answers = _answers(model, adapter, _batches(files, batch_size, in_order), refuse)
     _write(json.dumps(answers, indent=1) + "\n" if format == "json" else _csv(answers), out)
     if len(answers) < len(files):
         aside.print(f"left out, as above: {len(files) - len(answers)} of {len(files)} files")
     if out is not None:
         aside.print(f"{len(answers)} answers in {out}", soft_wrap=True)
+
+
+def _check_out(out: Path, ending: str) -> None:
+    """Raises where the answers cannot be written: before they are made, not after it."""
+    if out.is_dir():
+        raise DataError(
+            f"{out}: is a folder; name a file for the answers, such as {out}/answers.{ending}"
+        )
+    make_folder(out.parent)
 
 
 def _batches(files: Sequence[Path], size: int, in_order: bool) -> list[list[tuple[int, Path]]]:
@@ -137,6 +133,26 @@ def _told(words: str) -> None:
 
 def _refused(words: str) -> NoReturn:
     raise DataError(f"{words}, or go on without it: --skip-unreadable") from None
+
+
+def _answers(
+    model: "GeneralizeFormer",
+    adapter: "Adapter",
+    batches: list[list[tuple[int, Path]]],
+    refuse: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """The answers of all batches, in the order of the files."""
+    found: dict[int, dict[str, Any]] = {}
+    done, count = 0, sum(map(len, batches))
+    with aside.status("predicting") as status:
+        for number, batch in enumerate(batches):
+            status.update(f"predicting: {done} of {count} images")
+            if read := _read(batch, model.card.preprocessing, refuse):
+                found |= _answer(model, adapter, read, number)
+            done += len(batch)
+    if not found:
+        raise ImageError("nothing could be read, as told above; name at least one image")
+    return [found[place] for place in sorted(found)]
 
 
 def _answer(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from generalizeformer.cli._checks import check_apart, check_backbone, check_size
+from generalizeformer.cli._checks import check_apart, check_size
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._recipe import Flags
 from generalizeformer.cli._settings import overridden, pairs
@@ -110,12 +110,14 @@ def train(
         devices: How many of them.
         precision: bf16-mixed is faster on recent GPUs.
     """
+    from generalizeformer.core.backbones import library_of
+
     check_out(out)
     check_apart(out, source.root)
     recipe = training.suited(source.choice()).recipe()
     recipe = recipe if settings is None else overridden(recipe, settings)
     if backbone is not None:
-        check_backbone(backbone)
+        library_of(backbone)  # a name that nobody knows is told before images are read
     check_size(source.image_size)
     domains, divided = source.load()
     recipe.check(domains)

@@ -1,7 +1,7 @@
 """Backbones by name: the digit network of the demo, torchvision's, timm's."""
 
 import difflib
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -46,13 +46,23 @@ def build_backbone(
     Names are ours, then torchvision's, then timm's; `timm:name` and `torchvision:name` choose the library.
     `pretrained` loads published ImageNet weights, which needs a network or a filled cache.
     """
-    if architecture in OWN and pretrained:
+    library, (_, _, name) = library_of(architecture, channels), architecture.rpartition(":")
+    if library == "torchvision":
+        return _torchvision(name, classes, pretrained)
+    if library == "timm":
+        return _timm(name, classes, channels, pretrained)
+    if pretrained:
         raise UserError(
             f"backbone: nobody has published ImageNet weights of {architecture!r}; name another, such as resnet18, or "
             "leave pretrained out"
         )
+    return DigitNet(classes, OWN[architecture], channels)
+
+
+def library_of(architecture: str, channels: int = 3) -> Literal["ours", "torchvision", "timm"]:
+    """Whose it is. Raises where nobody has a backbone of that name, and builds none."""
     if architecture in OWN:
-        return DigitNet(classes, OWN[architecture], channels)
+        return "ours"
     library, _, name = architecture.rpartition(":")
     if library not in ("", "torchvision", "timm"):
         raise UserError(
@@ -64,8 +74,9 @@ def build_backbone(
             "torchvision.models.list_models() and 3 channels, or timm:name"
         )
     if library != "timm" and channels == 3 and _in_torchvision(name):
-        return _torchvision(name, classes, pretrained)
-    return _timm(name, classes, channels, pretrained)
+        return "torchvision"
+    _check_timm(name)
+    return "timm"
 
 
 def _in_torchvision(name: str) -> bool:
@@ -87,7 +98,7 @@ def _torchvision(name: str, classes: int, pretrained: bool) -> nn.Module:
         raise UserError(_no_weights(name, error)) from None
 
 
-def _timm(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module:
+def _check_timm(name: str) -> None:
     try:
         import timm
     except ImportError:
@@ -99,6 +110,11 @@ def _timm(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module
         near = difflib.get_close_matches(name, [*OWN, *timm.list_models()], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "timm.list_models() lists the names."
         raise UserError(f"backbone: there is no {name!r}; {hint}")
+
+
+def _timm(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module:
+    import timm
+
     model: nn.Module
     if pretrained and channels == 3 and weights.installed(name):
         model = timm.create_model(name)

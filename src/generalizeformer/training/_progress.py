@@ -37,13 +37,8 @@ class _Line:
         now = time.monotonic()
         if stage != self.stage:
             self.end()
-            self.stage, self.score, self.began, self.first, self.written = (
-                stage,
-                "",
-                now,
-                done,
-                -APART,
-            )
+            self.stage, self.score = stage, ""
+            self.began, self.first, self.written = now, done, -APART
         if "score" in metrics:
             self.score = f", validation {metrics['score']:.1f} %"
         if done < steps and now - self.written < APART:
