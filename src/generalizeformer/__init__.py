@@ -20,10 +20,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from generalizeformer.core.card import Card as Card
-    from generalizeformer.core.generalizeformer import PAPER as PAPER
-    from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+    from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.core.guard import Guard
     from generalizeformer.core.preprocessing import Preprocessing
+    from generalizeformer.core.settings import PAPER as PAPER
+    from generalizeformer.core.settings import Config
     from generalizeformer.core.slots import Selection
     from generalizeformer.training._own import train
     from generalizeformer.training._paper import PAPER_RECIPE
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Card": "core.card",
-    "Config": "core.generalizeformer",
+    "Config": "core.settings",
     "ErmConfig": "training.erm:Config",
     "GeneralizeFormer": "core.generalizeformer",
     "Guard": "core.guard",
     "MetaConfig": "training.meta:Config",
-    "PAPER": "core.generalizeformer",
+    "PAPER": "core.settings",
     "PAPER_RECIPE": "training._paper",
     "Preprocessing": "core.preprocessing",
     "Recipe": "training._recipe",

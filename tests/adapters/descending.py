@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from generalizeformer.adapters import pl, pl_c, shot, shot_im, tent_bn, tent_c
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 
 HARNESS = [tent_bn, tent_c, pl, pl_c, shot, shot_im]

@@ -9,7 +9,8 @@ from recordings import NORMS, assert_agree
 from torch import Tensor, nn
 
 from generalizeformer.adapters._entropy_descent import EntropyDescent
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 
 PARTS = [f"{norm}.{part}" for norm in NORMS for part in ("weight", "bias")]

@@ -3,7 +3,8 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 
 NEVER, ALWAYS = 0.0, 1.0  # confidences below which CoTTA averages views

@@ -18,9 +18,9 @@ from generalizeformer.adapters.domainadaptor import (
     FoldedNorm,
     generalised_entropy,
 )
-from generalizeformer.core.generalizeformer import Config as ModelConfig
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.losses import per_image_entropy
+from generalizeformer.core.settings import Config as ModelConfig
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 

@@ -10,7 +10,8 @@ from filtering import assert_close, distance, net
 from torch import Tensor, nn
 
 from generalizeformer.adapters import deyo, eata, eta, sar, tent
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 

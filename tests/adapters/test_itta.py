@@ -11,7 +11,8 @@ from generalizeformer import seeds
 from generalizeformer.adapters import itta
 from generalizeformer.core.companions._styles import Mixing, draw_mixing, mix_styles
 from generalizeformer.core.companions.itta import Itta, build
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 

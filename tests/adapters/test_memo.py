@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from generalizeformer.adapters import memo
 from generalizeformer.adapters.memo import MEMO, Config
 from generalizeformer.core.card import Card
-from generalizeformer.core.generalizeformer import Config as ModelConfig
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config as ModelConfig
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, UserError

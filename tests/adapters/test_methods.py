@@ -12,9 +12,10 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from generalizeformer.adapters import alpha_bn, generalizeformer, t3a, tent
 from generalizeformer.adapters import source as plain
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.guard import Guard
 from generalizeformer.core.losses import per_image_entropy
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 

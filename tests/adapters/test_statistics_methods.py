@@ -13,7 +13,8 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from generalizeformer.adapters import alpha_bn, batchnorm, tent
 from generalizeformer.adapters._batch_norm import replace_batch_norms
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 

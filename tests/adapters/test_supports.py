@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from generalizeformer.adapters import adanpc, t3a, tast, tast_bn
 from generalizeformer.adapters._prototypes import judged, nearest
 from generalizeformer.adapters._supports import observed
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, SlotError, UserError
 

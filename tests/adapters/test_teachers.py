@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from generalizeformer.adapters import cotta, rotta
 from generalizeformer.adapters._teacher import soft_cross_entropy
 from generalizeformer.core.card import Card
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import ImageError, UserError
 

@@ -6,9 +6,9 @@ from lightning_fabric import Fabric
 
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.plans import left_out, plan, recipes
-from generalizeformer.core.generalizeformer import Config
 from generalizeformer.core.generators import channels, rows
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config
 from generalizeformer.data.datasets import synthetic
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.training import erm, meta

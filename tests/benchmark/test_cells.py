@@ -11,8 +11,8 @@ from generalizeformer.benchmark import store
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.plans import recipes
 from generalizeformer.benchmark.records import Refusal
-from generalizeformer.core.generalizeformer import PAPER as PAPER_MODEL
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import PAPER as PAPER_MODEL
 from generalizeformer.errors import UserError
 from generalizeformer.imaging.augmentation import recipe as augmentation
 from generalizeformer.training._paper import PAPER_PHI, PAPER_RECIPE

@@ -9,9 +9,10 @@ from generalizeformer.adapters._companion import COMPANIONS
 from generalizeformer.benchmark.records import Record
 from generalizeformer.core.backbones import DigitNet
 from generalizeformer.core.card import Card
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config
 from generalizeformer.data.datasets import synthetic
 from generalizeformer.data.domains import DomainDataset
 

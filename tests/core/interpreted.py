@@ -16,12 +16,13 @@ from generalizeformer import kernels as module
 from generalizeformer.benchmark.runner import build_adapter
 from generalizeformer.core import maps
 from generalizeformer.core.card import Card
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.guessing import settle_by_looks
 from generalizeformer.core.maps import Act
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config
 from generalizeformer.core.settling import settle
 from generalizeformer.core.variation import Guess
 

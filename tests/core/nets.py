@@ -13,8 +13,9 @@ from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from generalizeformer.core.backbones import DigitNet
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels, rows
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 
 CHANNELS = channels.Config(

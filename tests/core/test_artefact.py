@@ -14,9 +14,10 @@ from torch import nn
 from generalizeformer.core.artefact import CONFIG, README, WEIGHTS, foreign
 from generalizeformer.core.backbones import DigitNet, build_backbone
 from generalizeformer.core.card import Card
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.guard import Guard
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config
 from generalizeformer.core.slots import Selection
 from generalizeformer.errors import CheckpointError
 

@@ -22,6 +22,14 @@ def test_the_card_says_what_the_model_is() -> None:
     assert "meta, 100 steps" in text
 
 
+def test_the_card_says_what_to_expect_of_a_target_where_that_is_known() -> None:
+    known = replace(FULL, unseen_accuracy=60.0, unseen_adapted_accuracy=66.04)
+    text = render(known, "my-model")
+    assert "| accuracy on domains the backbone had not learned from, plain | 60.0 % |\n" in text
+    assert "| accuracy on domains the backbone had not learned from, generated | 66.0 % |\n" in text
+    assert "not learned from" not in render(FULL, "my-model")
+
+
 def test_the_card_says_the_protocol_and_the_seed_where_there_are_some() -> None:
     text = render(replace(FULL, protocol="inner", seed=0), "my-model")
     assert "| sources | pets (inner): photo, sketch |" in text

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from generalizeformer.core.card import Card
 from generalizeformer.core.change import Change
-from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.guard import Guard
+from generalizeformer.core.settings import PAPER, Config
 from generalizeformer.core.slots import Kind, Selection
 from generalizeformer.errors import DataError, ImageError, UserError
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.groups import Grouping, grouping, side_by_side
 from generalizeformer.core.kinship import kindred
+from generalizeformer.core.settings import Config
 from generalizeformer.core.settling import settle
 from generalizeformer.core.statistics import Moments, Statistics, pool
 

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from generalizeformer.core import likeness as module
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.kinship import kindred
 from generalizeformer.core.likeness import STRANGE, Likeness, _same
+from generalizeformer.core.settings import Config
 from generalizeformer.core.statistics import Statistics
 
 from .nets import ARCHITECTURES, architecture, digits, images, perturbed

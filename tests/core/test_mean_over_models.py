@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.mixture import mixture
+from generalizeformer.core.settings import Config
 
 from .nets import GENERATORS, KIN, digits, images, model_of, perturbed
 

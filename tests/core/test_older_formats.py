@@ -9,8 +9,9 @@ import torch
 
 from generalizeformer.core.artefact import FORMAT
 from generalizeformer.core.backbones import build_backbone
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
+from generalizeformer.core.settings import Config
 
 from .test_artefact import by_name
 

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from generalizeformer.core import generalizeformer as core
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import _rows, channels
 from generalizeformer.core.prototypes import Prototypes
+from generalizeformer.core.settings import PAPER, Config
 from generalizeformer.core.slots import Selection
 
 from .nets import Net, digits, images, lived, model_of
@@ -161,7 +162,7 @@ def test_many_images_are_looked_at_in_pieces(
 @pytest.mark.parametrize(
     "config",
     [
-        core.PAPER,
+        PAPER,
         Config(generator=channels.Config(recall=0.0)),
         Config(generator=channels.Config(inputs=("gradients",))),
         Config(selection=Selection(kinds=("norm",))),

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from generalizeformer.core.backbones import build_backbone
-from generalizeformer.core.generalizeformer import Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guessing import _Moments, settle_by_looks
+from generalizeformer.core.settings import Config
 from generalizeformer.core.statistics import Moments
 from generalizeformer.core.variation import MOST, RIDGE, Variation
 from generalizeformer.errors import DataError, SlotError, UserError

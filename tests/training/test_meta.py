@@ -14,6 +14,7 @@ from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.augmentation import recipe as augmentation_recipe
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training import meta
+from generalizeformer.training._scoring import accuracy, plain_accuracy
 from generalizeformer.training.meta import Config, Meta, Pair
 
 from .toys import PREPROCESSING, fabric, network, same, seeded, sources, state, wrapped
@@ -54,6 +55,29 @@ def test_only_the_generator_moves() -> None:
     for pair, backbone in zip(given, before, strict=True):
         assert same(backbone, state(pair.model.backbone))
         assert all(value.grad is None for value in pair.model.backbone.parameters())
+
+
+def test_what_to_expect_of_a_target_is_measured_on_unseen_domains_alone() -> None:
+    """Two pairs of three, weighed alike whatever their weight, in the last of the sizes."""
+    one, two, known = pairs(1.0, 5.0, 1.0)
+    method = meta_of([replace(one, unseen=True), replace(two, unseen=True), known])
+    for step in range(3):
+        method.update(step, seeded(step))
+    metrics = method.validate()
+    method.load_weights(method.smooth)
+    cpu = torch.device("cpu")
+    adapted = [accuracy(p.model, p.validation, PREPROCESSING, 4, cpu) for p in (one, two)]
+    plain = [plain_accuracy(p.model, p.validation, PREPROCESSING, cpu) for p in (one, two)]
+    assert metrics["unseen_adapted"] == pytest.approx(sum(adapted) / 2)
+    assert metrics["unseen_plain"] == pytest.approx(sum(plain) / 2)
+    assert "unseen_plain" not in meta_of([known]).validate()
+
+
+def test_a_generator_that_does_nothing_gains_nothing_on_unseen_domains() -> None:
+    given = [replace(pair, unseen=True) for pair in pairs(1.0, 1.0)]
+    still = {"first_move": 0.0, "first_pull": 0.0, "first_recall": 0.0}
+    metrics = meta_of(given, looks=Looks(), **still).validate()
+    assert metrics["unseen_adapted"] == metrics["unseen_plain"]
 
 
 def test_models_with_a_generator_each_are_refused() -> None:
@@ -199,7 +223,9 @@ def test_the_score_weighs_pairs_and_takes_the_mean_over_group_sizes(
     given = pairs(3.0, 1.0)
     method = meta_of(given)
     scores = {(0, 1): 10.0, (0, 4): 20.0, (1, 1): 50.0, (1, 4): 100.0}
-    monkeypatch.setattr(method, "_accuracy", lambda pair, size: scores[int(pair is given[1]), size])
+    monkeypatch.setattr(
+        method, "_accuracy", lambda _, pair, size: scores[int(pair is given[1]), size]
+    )
     assert method.validate() == {"accuracy_1": 20.0, "accuracy_4": 40.0, "score": 30.0}
 
 

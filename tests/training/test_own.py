@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import generalizeformer
 from generalizeformer import GeneralizeFormer, Preprocessing, Recipe
 from generalizeformer.core.backbones import DigitNet, build_backbone
-from generalizeformer.core.generalizeformer import Config
+from generalizeformer.core.settings import Config
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.imaging.looks import Config as Looks

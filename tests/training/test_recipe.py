@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -6,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from generalizeformer.core.generalizeformer import PAPER, Config, GeneralizeFormer
+from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import PAPER, Config
 from generalizeformer.data.datasets import synthetic
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import CheckpointError, DataError, SlotError, UserError
@@ -367,6 +369,26 @@ def test_the_card_tells_accuracies_unless_nobody_will_read_it(tmp_path: Path) ->
     assert told.adapted_accuracy is not None
     silent = trained(tmp_path, recipe(held_out=("a",)), scored=False).card
     assert silent == replace(told, source_accuracy=None, adapted_accuracy=None)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_card_tells_what_unseen_domains_gained_also_when_nothing_is_left_to_train(
+    tmp_path: Path, again: bool
+) -> None:
+    if again:
+        trained(tmp_path, recipe())
+    card = trained(tmp_path, recipe()).card
+    assert card.unseen_accuracy is not None
+    assert card.unseen_adapted_accuracy is not None
+    logged = (tmp_path / "training" / "meta.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in logged]
+    assert card.unseen_accuracy in {line["unseen_plain"] for line in told}
+    assert card.unseen_adapted_accuracy in {line["unseen_adapted"] for line in told}
+
+
+@pytest.mark.parametrize("episodes", ["looks", "joint"])
+def test_the_card_tells_no_gain_where_no_domain_was_left_out(tmp_path: Path, episodes: Any) -> None:
+    assert trained(tmp_path, recipe(episodes=episodes)).card.unseen_accuracy is None
 
 
 def shared_between_targets(folder: Path, targets: str) -> GeneralizeFormer:

@@ -1,5 +1,7 @@
 """Accuracy on labelled images: which are asked, in which groups."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch import Tensor
 from generalizeformer.core.card import Card
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import Domain
-from generalizeformer.training._scoring import CHUNK, accuracy, doubt
+from generalizeformer.training._scoring import CHUNK, accuracy, doubt, told
 
 PREPROCESSING = Preprocessing(size=2, mean=(0.0,), std=(1.0,))
 COUNT = 2 * CHUNK + 7
@@ -46,7 +48,7 @@ def test_a_limit_takes_the_first_of_the_same_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain", "adapted", "told"),
+    ("plain", "adapted", "said"),
     [
         (50.0, 43.8, "are 6.2 points worse"),
         (50.0, 49.5, None),
@@ -55,7 +57,25 @@ def test_a_limit_takes_the_first_of_the_same_groups() -> None:
     ],
 )
 def test_a_loss_on_source_validation_is_told(
-    plain: float | None, adapted: float | None, told: str | None
+    plain: float | None, adapted: float | None, said: str | None
 ) -> None:
     words = doubt(Card(source_accuracy=plain, adapted_accuracy=adapted))
-    assert words is None if told is None else words is not None and told in words
+    assert words is None if said is None else words is not None and said in words
+
+
+@pytest.mark.parametrize(
+    ("plain", "adapted", "said"),
+    [(60.0, 58.5, "gain nothing on domains"), (60.0, 60.0, "gain nothing"), (60.0, 60.1, None)],
+)
+def test_no_gain_on_unseen_domains_is_told(plain: float, adapted: float, said: str | None) -> None:
+    words = doubt(Card(unseen_accuracy=plain, unseen_adapted_accuracy=adapted))
+    assert words is None if said is None else words is not None and said in words
+
+
+def test_accuracies_are_told_in_words() -> None:
+    card = Card(source_accuracy=81.26, adapted_accuracy=83.0)
+    assert told(card) == "source validation: 81.3 % plain, 83.0 % generated"
+    card = replace(card, unseen_accuracy=60.0, unseen_adapted_accuracy=66.04)
+    assert told(card).endswith(
+        "; domains that the backbone had not learned from: 60.0 % plain, 66.0 % generated"
+    )

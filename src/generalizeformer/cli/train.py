@@ -137,7 +137,7 @@ def run_training(
     """Trains with bars and says where the model is. Gives the model."""
     from generalizeformer.core.backbones import build_backbone
     from generalizeformer.training._run import train_recipe
-    from generalizeformer.training._scoring import doubt
+    from generalizeformer.training._scoring import doubt, told
 
     def build() -> "nn.Module":
         assert card.architecture is not None
@@ -154,11 +154,7 @@ def run_training(
         report = introduced(bars, f"{words} ({where.device.type})")
         model = train_recipe(build, domains, recipe, card, out, where, report)
     if where.global_rank == 0:
-        console.print(
-            f"source validation: {model.card.source_accuracy:.1f} % plain, "
-            f"{model.card.adapted_accuracy:.1f} % generated; saved in {out}",
-            soft_wrap=True,
-        )
+        console.print(f"{told(model.card)}; saved in {out}", soft_wrap=True)
         if doubtful := doubt(model.card):
             aside.print(f"warning: {doubtful}", soft_wrap=True)
     return model

@@ -24,6 +24,9 @@ class Card:
     seed: int | None = None  # of the training
     source_accuracy: float | None = None  # percent, source validation, plain backbone
     adapted_accuracy: float | None = None  # percent, source validation, generated parameters
+    # The same of source domains, each with a backbone that had learned from the others only.
+    unseen_accuracy: float | None = None
+    unseen_adapted_accuracy: float | None = None
 
 
 MARK = "library_name: generalizeformer"  # by which our model cards are known
@@ -45,6 +48,10 @@ images, so that it follows shifts of the data without being fine-tuned.
 | training | {{ card.training }}{% if card.seed is not none %}, seed {{ card.seed }}{% endif %} |
 | accuracy on source validation, plain | {{ percent(card.source_accuracy) }} |
 | accuracy on source validation, generated | {{ percent(card.adapted_accuracy) }} |
+{%- if card.unseen_accuracy is not none %}
+| accuracy on domains the backbone had not learned from, plain | {{ percent(card.unseen_accuracy) }} |
+| accuracy on domains the backbone had not learned from, generated | {{ percent(card.unseen_adapted_accuracy) }} |
+{%- endif %}
 
 ```python
 from generalizeformer import GeneralizeFormer

@@ -1,20 +1,20 @@
 """GeneralizeFormer: a model generated for each target batch. Start reading here."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from generalizeformer.core import artefact, change
+from generalizeformer.core import artefact, building, change
 from generalizeformer.core.card import Card
 from generalizeformer.core.classifiers import class_count
-from generalizeformer.core.generators import channels, rows
+from generalizeformer.core.generators import channels
 from generalizeformer.core.grouped import GroupedBackbone, Output, Question
 from generalizeformer.core.groups import Grouping, grouping
-from generalizeformer.core.guard import Guard, between, guarded
+from generalizeformer.core.guard import between, guarded
 from generalizeformer.core.inputs import (
     accepted_channels,
     check_images,
@@ -22,68 +22,19 @@ from generalizeformer.core.inputs import (
     is_of_memory,
     uncompiled,
 )
-from generalizeformer.core.kinship import FIRST, kindred
-from generalizeformer.core.likeness import Likeness
+from generalizeformer.core.kinship import kindred
 from generalizeformer.core.losses import LOSSES
-from generalizeformer.core.mixture import Mean, mixture
+from generalizeformer.core.mixture import mixture
 from generalizeformer.core.observation import Observation, observe
-from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.reference import Reference
+from generalizeformer.core.settings import Config
 from generalizeformer.core.shapes import Groups, Images, Logits, Params
-from generalizeformer.core.slots import Selection, find_slots, towards
+from generalizeformer.core.slots import find_slots, towards
 from generalizeformer.core.statistics import Statistics, joined, pool_all
-from generalizeformer.core.variation import Variation
-from generalizeformer.errors import DataError, ImageError, UserError
+from generalizeformer.errors import DataError, ImageError
 
 AT_ONCE = 128  # source images that are looked at together
 ROUNDS = 2  # of learning looks
-Mirrored = Literal["no", "group", "all"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """What is generated, by which φ, from which gradients."""
-
-    generator: channels.Config | rows.Config = field(default_factory=channels.Config)
-    selection: Selection = field(default_factory=Selection)
-    loss: Literal["entropy", "pseudo-label", "memo"] = "entropy"
-    views: int = 8  # per image, for the memo loss only
-    guard: Guard | None = None
-    # Every answer is the mean over models this far from the source: 0 is the source, 1 as generated.
-    strengths: tuple[float, ...] = (0.0, 1.0)
-    # The mean also has the answers of the model that is generated for each image alone.
-    singly: bool = True
-    # The mean also has the answers to mirrored images, of the group's model or of all that are generated. For source
-    # models that learned from mirrored images. None: a training switches it on for those (see `Recipe`), else "no".
-    mirrored: Mirrored | None = None
-    mean: Mean = "logits"  # what it is taken of
-    # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
-    # all alike. For batches that hold several targets or looks. Only where each is looked at by itself (`singly`), and
-    # with φ of channels. With its `variation`, both count only as far as a group is found to be mixed.
-    kin: float | None = 0.3
-
-    def __post_init__(self) -> None:
-        finite = all(0 <= strength < float("inf") for strength in self.strengths)
-        if not any(self.strengths) or not finite:
-            raise UserError(
-                f"config: strengths are {self.strengths}; give numbers from 0 (the source) on, such as 1 (as "
-                "generated), finite and not only 0"
-            )
-        if self.loss not in LOSSES or self.views < 1:
-            raise UserError(
-                f"config: got loss {self.loss!r} with {self.views} views; the losses are {', '.join(LOSSES)}, and "
-                "there must be at least one view"
-            )
-        if self.kin is not None and not self.kin > 0:
-            raise UserError(f"config: kin is {self.kin}; give a number above 0, or null for none")
-        for name, known in (("mirrored", (None, *get_args(Mirrored))), ("mean", get_args(Mean))):
-            if (value := getattr(self, name)) not in known:
-                raise UserError(f"config: {name} is {value!r}; choose from {known}")
-
-
-PAPER = Config(generator=rows.Config(), strengths=(1.0,), singly=False, mirrored="no", kin=None)
-"""The paper's configuration, literally: 8 layers of width 512 over whole parameter vectors, no guard."""
-
 
 Model = TypeVar("Model", bound="GeneralizeFormer")  # typing.Self cannot be checked method by method
 
@@ -105,12 +56,12 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.slots = find_slots(backbone, self.config.selection)
         self.classes = class_count(backbone, self.slots.classifier)
         self.card = self._named(card or Card())
-        self.prototypes = self._build_prototypes()
-        self.variation = self._build_variation()
-        self.likeness = self._build_likeness()
+        self.prototypes = building.prototypes(self.config, backbone, self.slots)
+        self.variation = building.variation(self.config, backbone, self.slots)
+        self.likeness = building.likeness(self.config, backbone, self.variation)
         self.network = GroupedBackbone(backbone, self.slots, variation=self.variation)
         self.reference = Reference(backbone, self.slots)
-        self.generator = self._build_generator().to(next(backbone.parameters()))
+        self.generator = building.generator(self.config, backbone, self.slots)
         # What compared methods were trained to know, by method; never part of an answer of ours.
         self.companions: dict[str, dict[str, Tensor]] = {}
 
@@ -290,40 +241,6 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         self.training = mode
         self.generator.train(mode)
         return self
-
-    def _build_generator(self) -> nn.Module:
-        config = self.config.generator
-        if isinstance(config, rows.Config):
-            classifier = cast(nn.Linear, self.backbone.get_submodule(self.slots.classifier))
-            return rows.build(self.slots, classifier.in_features, config)
-        return channels.build(self.slots, config)
-
-    def _build_prototypes(self) -> Prototypes | None:
-        """What the classifier's rows move to, where they do."""
-        config = self.config.generator
-        if not isinstance(config, channels.Config) or not config.recalls(self.slots):
-            return None
-        return Prototypes(self.backbone.get_submodule(self.slots.classifier))
-
-    def _build_variation(self) -> Variation | None:
-        """How the statistics of settling layers vary, where that is to be known."""
-        config = self.config.generator
-        if not isinstance(config, channels.Config) or not config.variation:
-            return None
-        widths = {slot.layer: slot.size[1] for slot in config.settling(self.slots)}
-        if not widths:
-            return None
-        made = Variation(widths, config.variation, config.prior)
-        return made.to(next(self.backbone.parameters()))
-
-    def _build_likeness(self) -> Likeness | None:
-        """What tells looks apart in the first layers, where images of a mixed group are to find their kin."""
-        if self.config.kin is None or self.variation is None:
-            return None
-        told = self.variation.channels
-        first = list(told)[: -(-len(told) // FIRST)]
-        made = Likeness({layer: told[layer] for layer in first})
-        return made.to(next(self.backbone.parameters()))
 
     def _named(self, card: Card) -> Card:
         """The card, with one name per class and the backbone's class for people."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from generalizeformer.core.generalizeformer import PAPER
+from generalizeformer.core.settings import PAPER
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.training._recipe import Recipe
 from generalizeformer.training.erm import Config as ErmConfig

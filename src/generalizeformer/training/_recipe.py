@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from generalizeformer.core.generalizeformer import Config as ModelConfig
-from generalizeformer.core.generalizeformer import Mirrored
+from generalizeformer.core.settings import Config as ModelConfig
+from generalizeformer.core.settings import Mirrored
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import Division
 from generalizeformer.errors import DataError, UserError

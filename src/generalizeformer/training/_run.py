@@ -21,7 +21,7 @@ from generalizeformer.core.slots import find_slots
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import split_all
 from generalizeformer.training._companions import Pace, check_companion, config_of, training_of
-from generalizeformer.training._loop import Report, Stage, fit, is_finished
+from generalizeformer.training._loop import Metrics, Report, Stage, fit, is_finished
 from generalizeformer.training._recipe import Recipe, lasting
 from generalizeformer.training._scoring import mean_accuracies, plain_accuracy
 from generalizeformer.training._start import (
@@ -87,6 +87,7 @@ class _Run:
         self.sources, self.backbones, self.scored = sources, backbones, scored
         self.recipe, self.card, self.preprocessing = recipe, card, card.preprocessing
         self.folder, self.fabric, self.report = folder, fabric, report
+        self.best: Metrics = {}  # of φ's training, where it was staged
         torch.manual_seed(recipe.seed)
         # Every stage starts from these weights and this head, and moves its copy to where it computes.
         self.start = copy.deepcopy(build()).cpu()
@@ -136,7 +137,7 @@ class _Run:
         # Where φ is there already, nobody needs the backbones that it was trained with.
         if not is_finished(stage) and (strange := self._strange_pairs(model)):
             pairs = blend(strange, pairs, self.recipe.stay)
-        fit(Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric), stage)
+        self.best = fit(Meta(pairs, self.preprocessing, self.recipe.meta, self.fabric), stage)
         return model
 
     def _joint(self) -> GeneralizeFormer:
@@ -237,7 +238,7 @@ class _Run:
         stranger = self._wrap(self._erm(stage, others, self.recipe.erm), others, model)
         held, device = self.held[name], self.fabric.device
         wrong = 100 - plain_accuracy(stranger, held, self.preprocessing, device)
-        return Pair(stranger, self.data[name], held, max(wrong, 0.1))
+        return Pair(stranger, self.data[name], held, max(wrong, 0.1), unseen=True)
 
     def _wrap(
         self, backbone: nn.Module, domains: tuple[str, ...], like: GeneralizeFormer | None = None
@@ -266,4 +267,6 @@ class _Run:
             training=f"{self.recipe.episodes} episodes, {self.recipe.meta.steps} steps",
             source_accuracy=unadapted,
             adapted_accuracy=adapted,
+            unseen_accuracy=self.best.get("unseen_plain"),
+            unseen_adapted_accuracy=self.best.get("unseen_adapted"),
         )

@@ -16,11 +16,13 @@ from generalizeformer.seeds import derive
 
 CHUNK = 128  # images at once: bounds memory
 WORSE = 1.0  # points that generated parameters may lose on source validation before it is said
+Answer = Callable[[Tensor, Tensor], Tensor]
+"""From images and one group id each to logits."""
 
 
 @torch.no_grad()
 def accuracy(
-    answer: Callable[[Tensor, Tensor], Tensor],
+    answer: Answer,
     domain: Domain,
     preprocessing: Preprocessing,
     group: int,
@@ -60,14 +62,40 @@ def mean_accuracies(
     return sum(plain) / len(plain), sum(adapted) / len(adapted)
 
 
+def told(card: Card) -> str:
+    """What was right on source images that nothing was learned from."""
+    words = f"source validation: {_both(card.source_accuracy, card.adapted_accuracy)}"
+    if card.unseen_accuracy is None:
+        return words
+    unseen = _both(card.unseen_accuracy, card.unseen_adapted_accuracy)
+    return f"{words}; domains that the backbone had not learned from: {unseen}"
+
+
+def _both(plain: float | None, adapted: float | None) -> str:
+    assert plain is not None
+    assert adapted is not None
+    return f"{plain:.1f} % plain, {adapted:.1f} % generated"
+
+
 def doubt(card: Card) -> str | None:
-    """What to do where generated parameters answer source validation worse than the plain backbone."""
+    """What to do where generated parameters answer worse than the plain backbone, or no better where they should."""
     plain, adapted = card.source_accuracy, card.adapted_accuracy
-    if plain is None or adapted is None or plain - adapted <= WORSE:
-        return None
+    if plain is not None and adapted is not None and plain - adapted > WORSE:
+        return _advised(
+            f"are {plain - adapted:.1f} points worse than the plain backbone on source validation"
+        )
+    plain, adapted = card.unseen_accuracy, card.unseen_adapted_accuracy
+    if plain is not None and adapted is not None and adapted <= plain:
+        return _advised(
+            f"gain nothing on domains that the backbone had not learned from ({_both(plain, adapted)})"
+        )
+    return None
+
+
+def _advised(words: str) -> str:
     return (
-        f"generated parameters are {plain - adapted:.1f} points worse than the plain backbone on source validation: "
-        "train φ for more steps or on more domains, and see with `generalizeformer evaluate` whether targets gain"
+        f"generated parameters {words}: train φ for more steps or on more domains, and see with `generalizeformer "
+        "evaluate` whether targets gain"
     )
 
 
@@ -75,8 +103,13 @@ def plain_accuracy(
     model: GeneralizeFormer, domain: Domain, preprocessing: Preprocessing, device: torch.device
 ) -> float:
     """Percent of the domain that the model's backbone answers rightly by itself."""
+    return accuracy(plainly(model), domain, preprocessing, 1, device)
+
+
+def plainly(model: GeneralizeFormer) -> Answer:
+    """The model's backbone by itself."""
     backbone = model.backbone.eval()
-    return accuracy(lambda images, _: backbone(images), domain, preprocessing, 1, device)
+    return lambda images, _: backbone(images)
 
 
 def _every_other(

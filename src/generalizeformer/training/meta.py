@@ -31,7 +31,7 @@ from generalizeformer.training._checks import (
     check_sizes,
 )
 from generalizeformer.training._loop import Metrics
-from generalizeformer.training._scoring import accuracy
+from generalizeformer.training._scoring import Answer, accuracy, plainly
 from generalizeformer.training._together import Schedule, descend, schedule
 
 
@@ -79,6 +79,9 @@ class Pair:
     train: Domain
     validation: Domain
     weight: float = 1.0
+    unseen: bool = (
+        False  # whether the model has learned without the domain, as it has without a user's target
+    )
 
 
 def blend(strange: list[Pair], own: list[Pair], stay: float) -> list[Pair]:
@@ -109,6 +112,7 @@ class Meta:
             fused=fabric.device.type == "cuda" or None,
         )
         self.smooth = {name: value.clone() for name, value in self.generator.state_dict().items()}
+        self.plain: float | None = None  # accuracy on unseen domains before anything is generated
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         schedule(self.optimizer, self.config, step)
@@ -139,10 +143,12 @@ class Meta:
         self.load_weights(self.smooth)
         metrics: Metrics = {}
         for size in self.config.validation_sizes:
-            scores = [pair.weight * self._accuracy(pair, size) for pair in self.pairs]
+            right = [self._accuracy(pair.model, pair, size) for pair in self.pairs]
+            scores = [pair.weight * each for pair, each in zip(self.pairs, right, strict=True)]
             metrics[f"accuracy_{size}"] = sum(scores) / sum(pair.weight for pair in self.pairs)
         self.generator.load_state_dict(raw)
-        return metrics | {"score": sum(metrics.values()) / len(metrics)}
+        score = sum(metrics.values()) / len(metrics)
+        return metrics | {"score": score} | self._unseen(right, size)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -183,12 +189,22 @@ class Meta:
         for name, value in self.generator.state_dict().items():
             self.smooth[name] = decay * self.smooth[name] + (1 - decay) * value
 
-    def _accuracy(self, pair: Pair, size: int) -> float:
+    def _unseen(self, right: list[float], size: int) -> Metrics:
+        """Mean accuracy on unseen domains, without φ and with it: what to expect of a target, not weighted."""
+        places = [number for number, pair in enumerate(self.pairs) if pair.unseen]
+        if not places:
+            return {}
+        if self.plain is None:
+            strange = [self.pairs[place] for place in places]
+            answers = [self._accuracy(plainly(pair.model), pair, size) for pair in strange]
+            self.plain = sum(answers) / len(answers)
+        adapted = sum(right[place] for place in places) / len(places)
+        return {"unseen_plain": self.plain, "unseen_adapted": adapted}
+
+    def _accuracy(self, answer: Answer, pair: Pair, size: int) -> float:
         device, looks, limit = self.fabric.device, self.config.looks, self.config.validation_images
         with self.fabric.autocast():  # as it learns, and as backbones are validated
-            return accuracy(
-                pair.model, pair.validation, self.preprocessing, size, device, looks, limit
-            )
+            return accuracy(answer, pair.validation, self.preprocessing, size, device, looks, limit)
 
 
 def begin(generator: nn.Module, config: Config) -> None:
