@@ -139,11 +139,23 @@ def test_it_is_compared_with_the_statistics_of_all_images_together(images: Tenso
     built = moved(build(network(nn.BatchNorm2d(8)), 5))
     x = built.backbone[0](images)
     everyone = Gaussian(x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0))
-    expected = built.backbone[1].infer(x).divergence_from(everyone, 1e-5).sum(1).mean()
+    expected = built.backbone[1].infer(x).divergence_from(everyone, 1e-5).mean()
     logits, divergence = built.compared(images)
     assert_close(divergence, expected)
     assert torch.equal(logits, built(images))
     copy.deepcopy(built)  # nothing of a run is left behind
+
+
+def test_every_channel_counts_alike_in_the_divergence_however_wide_its_layer(
+    images: Tensor,
+) -> None:
+    """And wide networks are pulled no more than narrow ones."""
+    wide = (nn.Linear(8, 24), nn.BatchNorm1d(24), nn.Linear(24, 8))
+    built = moved(build(network(nn.BatchNorm2d(8), *wide), 5))
+    built.call.divergences = parts = []
+    built(images)
+    assert [len(part) for part in parts] == [8, 24]
+    assert_close(built.compared(images)[1], torch.cat(parts).mean())
 
 
 def test_usual_statistics_move_in_training_and_inferred_ones_do_not(images: Tensor) -> None:

@@ -160,7 +160,7 @@ class _Run:
             name, model, self.data, self.held, self.preprocessing, config, self.fabric
         )
         backbone = fingerprint(model.backbone.state_dict())
-        mine = {name: self.recipe.also[name], "backbone": backbone} | self.origin
+        mine = {name: to_dict(config), "backbone": backbone} | self.origin
         mine |= {"validation": self.recipe.validation, "division": self.recipe.division}
         fit(method, self._stage(name, config, mine, self.folder / "training"))
         return {key: value.detach().cpu() for key, value in method.weights().items()}

@@ -39,7 +39,7 @@ class Call:
     """What a run of the network tells its layers, and where they put what training asks for."""
 
     inferring: bool = True  # each image by its own statistics, or all by the layer's usual ones
-    divergences: list[Tensor] | None = None  # one number per layer
+    divergences: list[Tensor] | None = None  # of each layer, one number per channel
 
 
 class Inference(nn.Module):
@@ -73,7 +73,7 @@ class InferredNorm(nn.Module):
         own = self.infer(x)
         if self.call.divergences is not None:
             apart = own.divergence_from(common(x.detach()), layer.eps)
-            self.call.divergences.append(apart.sum(1).mean())
+            self.call.divergences.append(apart.mean(0))
         weight = (own.variance + layer.eps).rsqrt()
         weight = weight if layer.weight is None else weight * layer.weight
         bias = -own.mean * weight if layer.bias is None else layer.bias - own.mean * weight
@@ -128,13 +128,13 @@ class MetaNorm(nn.Module):
     def compared(self, images: Images) -> tuple[Logits, Float[Tensor, ""]]:
         """`forward`, and how far the inferred statistics are from those of all these images together.
 
-        The divergence is summed over channels and layers, and the mean over images; no gradient goes through the
+        The divergence is the mean over images and over all channels of all layers; no gradient goes through the
         statistics that it is measured from.
         """
         self.call.divergences = []
         try:
             logits = self.forward(images)
-            return logits, torch.stack(self.call.divergences).sum()
+            return logits, torch.cat(self.call.divergences).mean()
         finally:
             self.call.divergences = None
 
