@@ -10,12 +10,13 @@ from generalizeformer.benchmark.bench import tasks
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.comparisons import COMPARISONS
 from generalizeformer.benchmark.dynamic import LOOKS
-from generalizeformer.benchmark.plans import several
+from generalizeformer.benchmark.plans import Task, from_each, left_out, several
 from generalizeformer.benchmark.suites import SUITES, cells, check_options
 from generalizeformer.benchmark.variants import VARIANTS, varied
 from generalizeformer.cli._parts import SuiteName
 from generalizeformer.core.preprocessing import Preprocessing
-from generalizeformer.data.datasets import digits
+from generalizeformer.data.datasets import digits, living17
+from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.targets import parse
 from generalizeformer.errors import UserError
 from generalizeformer.training._recipe import Recipe
@@ -156,6 +157,67 @@ def test_what_a_dataset_keeps_for_targets_is_learned_from_only_where_it_is_named
         assert part.kept == data.kept
 
 
+def kept() -> DomainDataset:
+    """Digits by their angles."""
+    return digits.build(digits.Config(protocol="outer"))
+
+
+SEEN, UNSEEN = ("15", "30", "45", "60", "75"), ("0", "90")
+
+
+def test_domains_that_a_dataset_keeps_are_the_targets_of_all_others() -> None:
+    assert left_out(kept(), ()) == [Task(target, SEEN) for target in UNSEEN]
+    assert left_out(kept(), ("90", "90")) == [Task("90", SEEN)]
+    pairs = [(task.sources, task.target) for task in from_each(kept(), (), ())]
+    assert sorted(pairs) == sorted(((s,), t) for s in SEEN for t in UNSEEN)
+    assert [(t.sources, t.target) for t in from_each(kept(), ("0",), ("45",))] == [(("45",), "0")]
+
+
+def test_no_target_s_digits_are_learned_from() -> None:
+    data = kept()
+    for task in (*left_out(data, ()), *from_each(data, (), ())):
+        angle = int(task.target)
+        learned = {
+            i.numpy().tobytes() for i in digits.rotate(digits.upright("source").images, angle)
+        }
+        assert task.sources
+        assert not learned & {i.numpy().tobytes() for i in data[task.target].images}
+        assert {*task.sources} <= {*SEEN}  # whose digits are those of this part
+
+
+@pytest.mark.parametrize("suite", ["main", "dynamic", "output-shift", "ablations"])
+def test_targets_that_a_dataset_keeps_share_one_model(suite: str) -> None:
+    recipe = LOOKED if suite == "output-shift" else MAIN
+    shared = {"seeds": (0,), "backbone": "digits-small", "pretrained": False}
+    known = SUITES[suite].recipes(recipe, PAPER)
+    made = cells(suite, kept(), known, preprocessing=Preprocessing(size=28), **shared)
+    assert {cell.target for cell in made} == {*UNSEEN}
+    assert len({cell.name for cell in made}) == len(made)
+    assert len({cell.model_name for cell in made}) == len(made) / 2
+
+
+def test_a_dataset_of_one_target_is_met_by_what_its_sources_teach() -> None:
+    both, target = living17.SOURCES, living17.TARGET
+    data = replace(domains(), domains=named(*both, target), every=(), kept=(target,))
+    assert left_out(data, ()) == [Task(target, both)]
+    assert from_each(data, (), ()) == [Task(target, (name,)) for name in both]
+
+
+def named(*names: str) -> tuple[Domain, ...]:
+    pairs = zip(names, domains(len(names)).domains, strict=True)
+    return tuple(replace(domain, name=name) for name, domain in pairs)
+
+
+def test_what_a_dataset_does_not_keep_is_no_target_and_what_it_keeps_is_not_learned_from() -> None:
+    for planner in (left_out, from_each):
+        with pytest.raises(UserError, match=r"^targets: got 15, 30, but digits has such to learn"):
+            planner(kept(), ("15", "0", "30"), ())
+    with pytest.raises(UserError, match=r"^sources: got 0, but digits keeps such for targets"):
+        from_each(kept(), (), ("15", "0"))
+    with pytest.raises(UserError, match=r"^digits: it keeps all of its domains for targets .0, 90"):
+        left_out(kept().only(UNSEEN), ())
+
+
 def test_variants_change_the_generator_and_never_the_backbone() -> None:
     known = varied(MAIN)
     assert known.pop("generalizeformer") == MAIN
@@ -173,10 +235,10 @@ def test_variants_change_the_generator_and_never_the_backbone() -> None:
 
 def test_each_variant_is_what_its_name_says() -> None:
     known = varied(MAIN)
-    for left_out in ("parameters", "features", "gradients"):
-        inputs = known[f"generalizeformer_without_{left_out}"].model.generator.inputs
-        assert {*inputs, left_out} == {"parameters", "features", "gradients"}
-        assert left_out not in inputs
+    for name in ("parameters", "features", "gradients"):
+        inputs = known[f"generalizeformer_without_{name}"].model.generator.inputs
+        assert {*inputs, name} == {"parameters", "features", "gradients"}
+        assert name not in inputs
     assert known["generalizeformer_norms_only"].model.selection.kinds == ("norm",)
     assert known["generalizeformer_classifier_only"].model.selection.kinds == ("classifier",)
     assert known["generalizeformer_pseudo_label"].model.loss == "pseudo-label"

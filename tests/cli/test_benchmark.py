@@ -99,7 +99,7 @@ def test_started_again_it_has_nothing_to_do_and_says_the_same(done: Any, command
     assert ended.status == 0, ended.err
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     lines = ended.out.splitlines()
-    assert lines[0].strip() == "synthetic, every domain left out once: accuracy, %"
+    assert lines[0].strip() == "synthetic, every target left out once: accuracy, %"
     assert all(any(line.startswith(f"│ {method} ") for line in lines) for method in METHODS)
     assert lines[-3:] == [
         f"records: {out / 'cells'}",
@@ -231,6 +231,29 @@ def test_targets_that_a_dataset_keeps_apart_are_met_together(
     assert [r["targets"] for r in records] == [["30"], ["60"], ["30", "60"], ["30", "60"]]
 
 
+def test_what_a_dataset_keeps_for_targets_is_met_and_the_rest_learned_from(
+    command: Command, tmp_path: Path
+) -> None:
+    few = ("--trainings", "source", "--methods", "source", "--source-steps", "1", "--seeds", "0")
+    suites = ("--suite", "main", "single-source", "several-targets", "--targets", "0", "90")
+    data = ("--data", "digits", "--batch-sizes", "20", "--limit", "6", "--device", "cpu")
+    out = tmp_path / "out"
+    ended = command("benchmark", out, *data, *few, *suites)
+    assert ended.status == 0, ended.err
+    sources = "15+30+45+60+75"
+    for suite, names in {
+        ".": {f"{target}-from-{sources}" for target in ("0", "90")},
+        "single-source": {f"{t}-from-{s}" for t in ("0", "90") for s in sources.split("+")},
+        "several-targets": {f"0+90-from-{sources}"},
+    }.items():
+        made = {p.name.partition("-seed-")[0] for p in (out / suite / "cells").iterdir()}
+        assert made == names
+    # A model for all sources, which all targets and suites share, and one for each of them.
+    models = {path.name.partition("-seed-")[0] for path in (out / "models").iterdir()}
+    assert models == {f"from-{name}" for name in (sources, *sources.split("+"))}
+    assert len([*(out / "models").iterdir()]) == 6
+
+
 def test_later_settings_override_earlier_ones(done: Any, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "first.json").write_text('{"episodes": "joint"}')
     (tmp_path / "second.json").write_text('{"episodes": "held-out", "stay": 2}')
@@ -278,7 +301,15 @@ def test_without_matplotlib_the_answer_is_there_all_the_same(
         (("--limit", "0"), "stream: limit is 0; it must be at least 1"),
         (("--selection-limit", "0"), "stream: limit is 0; it must be at least 1"),
         (("--sources", "a"), "sources: got ('a',), but the suite main takes none; leave it out"),
-        (("--suite", "several-targets", "main"), "suite: several-targets needs the whole dataset"),
+        (
+            ("--data", "digits", "--data-settings", "--targets", "90", "15"),
+            "targets: got 15, but digits has such to learn from, and its other sources may show the same images; "
+            "choose from those that it keeps for targets: 0, 90",
+        ),
+        (
+            ("--data", "digits", "--data-settings", "--suite", "single-source", "--sources", "0"),
+            "sources: got 0, but digits keeps such for targets, which may show the same images; choose from: 15, 30",
+        ),
         (("--suite", "several-targets"), "targets: got none; name two or more, as they are met al"),
         (("--suite", "dynamic", "--looks", "fog:3"), "looks: got 'fog:3' alone; give two or more"),
         (

@@ -44,7 +44,7 @@ ABOUT_TARGETS = (
     "marked as the best: compare its gain over them, further below."
 )
 ABOUT_BENCHMARK = (
-    "Each domain is left out once: models learn from the others and then meet it as a stream of images without "
+    "Each target is left out once: models learn from other domains and then meet it as a stream of images without "
     "labels. All methods of a target start from the same source model."
 )
 ABOUT_CHOICES = (

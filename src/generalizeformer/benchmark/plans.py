@@ -16,7 +16,10 @@ from generalizeformer.training._recipe import Recipe
 
 
 class Task(NamedTuple):
-    """A target, the domains to learn from, and the targets where they are several."""
+    """A target, the domains to learn from, and the targets where they are several.
+
+    Targets with the same domains to learn from share their model where these are named.
+    """
 
     target: str
     sources: tuple[str, ...] = ()  # (): all others
@@ -48,9 +51,13 @@ def recipes(main: Recipe, paper: Recipe = PAPER_PHI) -> dict[str, Recipe]:
 def left_out(
     domains: DomainDataset, targets: Sequence[str], sources: Sequence[str] = ()
 ) -> list[Task]:
-    """Every target, or every domain, with all others to learn from."""
+    """Every target, or every domain, with all others to learn from.
+
+    Where the dataset keeps domains for targets, these, each with all that it does not keep.
+    """
     _check_domains(domains, targets)
-    return [Task(target) for target in dict.fromkeys(targets or domains.names)]
+    learned = _learned(domains) if _kept(domains) else ()
+    return [Task(target, learned) for target in _met(domains, targets)]
 
 
 def several(
@@ -81,14 +88,15 @@ def several(
 def from_each(domains: DomainDataset, targets: Sequence[str], sources: Sequence[str]) -> list[Task]:
     """Every source, or every domain, by itself, with every other one as its target.
 
-    The sources take turns: cells that run at the same time then train different models.
+    Where the dataset keeps domains for targets, these are met and the others learned from. The sources take turns:
+    cells that run at the same time then train different models.
     """
     _check_domains(domains, (*targets, *sources))
-    met = dict.fromkeys(targets or domains.names)
+    met = _met(domains, targets)
     turns = zip_longest(
         *(
             [Task(target, (source,)) for target in met if target != source]
-            for source in dict.fromkeys(sources or domains.names)
+            for source in _learned(domains, sources)
         )
     )
     tasks = [task for turn in turns for task in turn if task is not None]
@@ -97,6 +105,41 @@ def from_each(domains: DomainDataset, targets: Sequence[str], sources: Sequence[
             f"sources and targets are both {', '.join(sources)}; name a target that is not learned from"
         )
     return tasks
+
+
+def _met(domains: DomainDataset, named: Sequence[str]) -> tuple[str, ...]:
+    """The targets named, else those that the dataset keeps, else every domain.
+
+    Where it keeps some, no other can be one: rotated sets show the images of a source at every source's angle.
+    """
+    kept = _kept(domains)
+    if kept and (others := [name for name in named if name not in kept]):
+        raise UserError(
+            f"targets: got {', '.join(others)}, but {domains.name} has such to learn from, and its other sources may "
+            f"show the same images; choose from those that it keeps for targets: {', '.join(kept)}"
+        )
+    return tuple(dict.fromkeys(named or kept or domains.names))
+
+
+def _learned(domains: DomainDataset, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """The sources named, or every domain that the dataset does not keep for targets."""
+    free = [name for name in domains.names if name not in domains.kept]
+    if not free:
+        raise DataError(
+            f"{domains.name}: it keeps all of its domains for targets ({', '.join(domains.kept)}); give it settings "
+            "that leave some to learn from"
+        )
+    if kept := [name for name in named if name in domains.kept]:
+        raise UserError(
+            f"sources: got {', '.join(kept)}, but {domains.name} keeps such for targets, which may show the same "
+            f"images; choose from: {', '.join(free)}"
+        )
+    return tuple(dict.fromkeys(named or free))
+
+
+def _kept(domains: DomainDataset) -> tuple[str, ...]:
+    """The domains that are there and that the dataset keeps for targets."""
+    return tuple(name for name in domains.names if name in domains.kept)
 
 
 def plan(

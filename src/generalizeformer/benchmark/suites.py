@@ -32,7 +32,6 @@ class Suite:
     batch_sizes: tuple[int, ...] = (20,)
     episodes: Literal["looks"] | None = None  # where the usual ones make no sense
     options: tuple[str, ...] = ()  # settings that few suites have
-    whole: bool = False  # domains are met that the dataset keeps for targets
     tasks: Callable[[DomainDataset, Sequence[str], Sequence[str]], list[Task]] = left_out
     recipes: Callable[[Recipe, Recipe], dict[str, Recipe]] = recipes
     tables: Callable[[Sequence[Record], str], list[Table]]
@@ -46,7 +45,7 @@ def _accuracy(records: Sequence[Record], title: str) -> list[Table]:
 
 SUITES: Mapping[str, Suite] = {
     "main": Suite(
-        title="every domain left out once: accuracy, %",
+        title="every target left out once: accuracy, %",
         heading="Leave one domain out",
         about=ABOUT_BENCHMARK,
         batch_sizes=(20, 64, 128, 1),  # what takes longest comes last
@@ -55,7 +54,7 @@ SUITES: Mapping[str, Suite] = {
     "dynamic": Suite(
         title="looks alone, mixed and changing: accuracy, %",
         heading="Targets that change",
-        about="Each domain is left out once and then met under several looks: turned, in other colours, corrupted. "
+        about="Each target is left out once and then met under several looks: turned, in other colours, corrupted. "
         "All methods of a target start from the same source model, that of the main benchmark. "
         "Where our φ tells mixed batches apart, it has measured how source images vary under random looks, of the kind "
         "that most of these are; no other method here has seen any.",
@@ -68,7 +67,7 @@ SUITES: Mapping[str, Suite] = {
     "single-source": Suite(
         title="learned from one domain: accuracy, %",
         heading="Learn from one domain",
-        about="Models learn from one domain, our φ from random looks of it, and then meet every other domain. All "
+        about="Models learn from one domain, our φ from random looks of it, and then meet every other target. All "
         "methods of a source start from the same source model.",
         episodes="looks",
         options=("sources",),
@@ -80,8 +79,8 @@ SUITES: Mapping[str, Suite] = {
     "output-shift": Suite(
         title="every source knows other classes: accuracy, %",
         heading="Sources that know other classes",
-        about="Each domain is left out once. Every class is in one of the other domains only; the target has all "
-        "classes. All methods of a target start from the same source model.",
+        about="Each target is left out once. Every class is in one of the domains to learn from only; the target has "
+        "all classes. All methods of a target start from the same source model.",
         episodes="looks",
         options=("classes_apart",),
         tables=_accuracy,
@@ -92,7 +91,6 @@ SUITES: Mapping[str, Suite] = {
         about="One model meets several targets: each alone, all of them mixed inside batches, and one after another. "
         "All methods start from the same source model.",
         options=("sources",),
-        whole=True,
         tasks=several,
         tables=ways.tables,
         sections=several_targets.sections,
@@ -101,7 +99,7 @@ SUITES: Mapping[str, Suite] = {
     "ablations": Suite(
         title="one thing changed at a time: accuracy, %",
         heading="Ablations",
-        about="Each domain is left out once. All variants of a target start from the same source models.",
+        about="Each target is left out once. All variants of a target start from the same source models.",
         batch_sizes=(20, 1),
         recipes=lambda main, paper: recipes(main, paper) | varied(main),
         tables=ablations.tables,
@@ -123,17 +121,6 @@ def check_options(names: Sequence[str], given: Mapping[str, Any]) -> None:
                 f"{words}: got {value!r}, but the suite {chosen} takes none; leave it out, or choose --suite "
                 f"{' or '.join(owners)}"
             )
-
-
-def need_whole(names: Sequence[str]) -> bool:
-    """Whether suites that run together need all domains, not only those that a dataset has to learn from."""
-    needing = [name for name in dict.fromkeys(names) if SUITES[name].whole]
-    if needing and {*needing} != {*names}:
-        raise UserError(
-            f"suite: {', '.join(needing)} needs the whole dataset, other suites only what is learned from; give it a "
-            "run of its own"
-        )
-    return bool(needing)
 
 
 def cells(

@@ -24,7 +24,6 @@ class Choice:
     root: Path | None = None
     size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    whole: bool = False  # also what the dataset keeps for targets, where it does
 
     def load(self) -> tuple[ModuleType, Any]:
         """The dataset's module, and its config."""
@@ -57,7 +56,7 @@ def source_domains(
 ) -> "tuple[DomainDataset, str | None]":
     """The domains that a dataset has to learn from, or those named of them; and the protocol that they are of."""
     module, config = choice.load()
-    domains = _built(module, "build" if choice.whole else "sources", config)
+    domains = _built(module, "sources", config)
     if names and left_out:
         raise DataError("sources and leave out were both given; name the ones or the others")
     if left_out:
@@ -65,6 +64,12 @@ def source_domains(
             raise DataError("leave out: no domain is left to learn from; leave out fewer")
         domains = domains.without(left_out)
     return domains.only(names) if names else domains, getattr(config, "protocol", None)
+
+
+def all_domains(choice: Choice) -> "tuple[DomainDataset, str | None]":
+    """Every domain, also those that the dataset keeps for targets; and the protocol that they are of."""
+    module, config = choice.load()
+    return _built(module, "build", config), getattr(config, "protocol", None)
 
 
 def target_domains(

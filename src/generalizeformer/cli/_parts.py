@@ -33,17 +33,18 @@ class Part:
     """What is to be recorded.
 
     Args:
-        suite: One or more, which then share the processes. main: every domain left out once; dynamic: main's models,
+        suite: One or more, which then share the processes. main: every target left out once; dynamic: main's models,
             targets under looks that come alone, mixed and one after another; single-source: learned from one domain;
             output-shift: every source knows other classes; several-targets: one model meets targets alone, mixed and
             one after another; ablations: φ with one thing changed at a time.
         data: Dataset, one of `generalizeformer data list`; folder: your own images.
         protocol: Of the dataset, as for `train`.
         data_settings: Other settings of the dataset, such as drop_error=true for pacs.
-        targets: Domains to leave out, one at a time; all if none is named. Of several-targets: two or more to leave out
-            together, also such as the dataset's protocol has for targets.
-        sources: Of single-source: the domains to learn from, one at a time; all if none is named. Of several-targets:
-            those to learn from together; if none is named, all others but those that the dataset has for targets.
+        targets: Domains to leave out, one at a time; if none is named, all, or those that the dataset keeps for targets
+            (where it does, no other can be one). Of several-targets: two or more to leave out together.
+        sources: Of single-source: the domains to learn from, one at a time; if none is named, all that the dataset does
+            not keep for targets. Of several-targets: those to learn from together; if none is named, all others that
+            it does not keep.
         looks: Of dynamic: how targets look, such as rotation:30 fog:3 look:7; eight usual ones if none is named.
         classes_apart: Of output-shift: who knows which classes, as for `train`; labels if not given.
         seeds: One training per target and seed.
@@ -101,16 +102,12 @@ class Part:
 
     def choice(self, root: Path | None) -> Choice:
         """The dataset."""
-        from generalizeformer.benchmark.suites import need_whole
-
-        others = pairs(self.data_settings)
         return Choice(
             data=self.data,
             protocol=self.protocol,
             root=root,
             size=self.image_size,
-            settings=others,
-            whole=need_whole(self.suite),
+            settings=pairs(self.data_settings),
         )
 
     def cells(self, domains: "DomainDataset", divided: str | None) -> "dict[str, list[Cell]]":
@@ -201,8 +198,6 @@ class Machine:
 
 def check_common(parts: Mapping[str, Part]) -> Part:
     """One of the parts, for what all of a run share; raises where they do not, or one makes no sense."""
-    from generalizeformer.benchmark.suites import need_whole
-
     for name, part in parts.items():
         with told_of(name):
             part.check()
@@ -211,7 +206,6 @@ def check_common(parts: Mapping[str, Part]) -> Part:
         if len(values) > 1:
             words = ", ".join(map(repr, values))
             raise UserError(f"{field}: the parts have {words}; give all of them the same")
-    need_whole([name for part in parts.values() for name in part.suite])
     return next(iter(parts.values()))
 
 

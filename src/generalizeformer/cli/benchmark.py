@@ -1,4 +1,4 @@
-"""`benchmark`: every domain left out once, or another suite, all methods on the same source models."""
+"""`benchmark`: every target left out once, or another suite, all methods on the same source models."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import tyro
 
 from generalizeformer.cli._cells import check_rows, files, planned, recordable
 from generalizeformer.cli._checks import check_apart, check_size
-from generalizeformer.cli._data import Choice, source_domains
+from generalizeformer.cli._data import Choice, all_domains
 from generalizeformer.cli._parts import Machine, Part, check_again, check_common
 from generalizeformer.cli._terminal import (
     aside,
@@ -40,7 +40,9 @@ def benchmark(
     what: Annotated[Part, tyro.conf.OmitArgPrefixes] = Part(),  # noqa: B008, it is frozen
     where: Annotated[Machine, tyro.conf.OmitArgPrefixes] = Machine(),  # noqa: B008
 ) -> None:
-    """Leave every domain out once: train on the others, compare all methods on it. Run again, it goes on.
+    """Leave every target out once: train without it, compare all methods on it. Run again, it goes on.
+
+    Every domain is a target, but where the dataset keeps some for that (rotated sets, living17): then only those are.
 
     What was recorded before in the same settings is told as well, also of targets, sources and seeds not asked for.
 
@@ -71,7 +73,7 @@ def record(
     for name in {part.backbone for part in parts.values() if part.backbone is not None}:
         library_of(name)  # one that nobody knows is told before images are read
     choice = first.choice(where.root)
-    domains, divided = source_domains(choice, ())
+    domains, divided = all_domains(choice)
     asked = planned(parts, domains, divided)
     cells = [cell for name in chosen or parts for cell in asked[name]]
     commit = _commit()
@@ -152,7 +154,7 @@ def _words(cell: "Cell") -> str:
 
 def _domains(choice: Choice) -> "DomainDataset":
     """All domains of the dataset; a function of the module, so that other processes can call it."""
-    return source_domains(choice, ())[0]
+    return all_domains(choice)[0]
 
 
 def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
