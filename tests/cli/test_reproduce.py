@@ -1,26 +1,26 @@
-"""`reproduce`: a plan in small, what it refuses, and that the plan of PACS is that of its records."""
+"""`reproduce`: a plan in small, what it refuses, and that committed plans are those of their records."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from generalizeformer.benchmark import store
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.cli import benchmark as verb
 from generalizeformer.cli._cells import check_rows, planned, recordable
+from generalizeformer.cli._data import outlined
 from generalizeformer.cli._parts import Part, check_common
 from generalizeformer.cli.reproduce import read_plan
-from generalizeformer.data.datasets import pacs, synthetic
-from generalizeformer.data.domains import Domain, DomainDataset
+from generalizeformer.data.datasets import synthetic
 from generalizeformer.errors import UserError
 
 from .conftest import Command
 from .test_benchmark import SETTINGS, Refused
 
-PACS = Path(__file__).parents[2] / "results" / "pacs"
+RESULTS = Path(__file__).parents[2] / "results"
 SHARED = {
     **{"data": "synthetic", "data_settings": ["domains=3", "per_class=5"], "targets": ["a", "c"]},
     **{"source_steps": 2, "steps": 2, "seeds": [0]},
@@ -166,20 +166,15 @@ def test_parts_of_one_run_share_their_data() -> None:
         check_common({"one": Part(), "other": Part(image_size=96)})
 
 
-def fake_pacs() -> DomainDataset:
-    """PACS by its names: plans need no images."""
-    published, labels = pacs.PUBLISHED, torch.arange(7)
-    images = torch.zeros(7, 3, 8, 8, dtype=torch.uint8)
-    domains = tuple(Domain(name, images, labels) for name in published.domains)
-    return DomainDataset("pacs", published.classes, domains)
-
-
-@pytest.mark.parametrize(("name", "least"), [("pacs", 238), ("pacs_small", 24)])
-def test_every_file_of_pacs_records_is_one_of_its_plan(name: str, least: int) -> None:
-    folder = PACS.with_name(name)
+@pytest.mark.parametrize(
+    ("name", "least"), [("pacs", 238), ("pacs_small", 24), ("rotated_mnist", 9)]
+)
+def test_every_file_of_records_is_one_of_its_plan(name: str, least: int) -> None:
+    folder = RESULTS / name
     parts = read_plan(folder)
-    asked = planned(parts, fake_pacs(), None)
-    told = recordable(parts, asked, fake_pacs(), None)
+    domains, divided = outlined(check_common(parts).choice(None))
+    asked = planned(parts, domains, divided)
+    told = recordable(parts, asked, domains, divided)
     check_rows(folder, asked, told)
     places = {store.place(folder, cell) for cells in told.values() for cell in cells}
     there = {*folder.glob("cells/*.json"), *folder.glob("*/cells/*.json")}
@@ -187,18 +182,21 @@ def test_every_file_of_pacs_records_is_one_of_its_plan(name: str, least: int) ->
     assert len(there) >= least
 
 
-def test_every_file_of_rotated_mnist_is_one_of_its_plan() -> None:
-    folder = PACS.with_name("rotated_mnist")
-    images, labels = torch.zeros(10, 1, 28, 28, dtype=torch.uint8), torch.arange(10)
-    names = ("0", "15", "75", "90", "30", "45", "60")
-    domains = tuple(Domain(name, images, labels) for name in names)
-    data = DomainDataset("rotated_mnist", tuple(map(str, range(10))), domains)
-    parts = read_plan(folder)
-    asked = planned(parts, data, "inner")
-    told = recordable(parts, asked, data, "inner")
-    check_rows(folder, asked, told)
-    places = {store.place(folder, cell) for cells in told.values() for cell in cells}
-    assert places == {*folder.glob("*/cells/*.json")}
+def test_committed_records_are_told_without_their_images(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GENERALIZEFORMER_DATA", raising=False)
+    folder = shutil.copytree(RESULTS / "rotated_mnist", tmp_path / "copy")
+    made = folder / "several-targets"
+    (made / "summary.json").unlink()
+    ended = command("reproduce", folder, "--only-tell")
+    assert ended.status == 0, ended.err
+    before = RESULTS / "rotated_mnist" / "several-targets"
+    assert (made / "summary.json").read_bytes() == (before / "summary.json").read_bytes()
+    # Records cannot be made without them.
+    asked = command("reproduce", folder)
+    assert (asked.status, asked.out) == (2, "")
+    assert "rotated_mnist: no root was given" in asked.err
 
 
 def clash(folder: Path, first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Cell]]:

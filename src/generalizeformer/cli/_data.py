@@ -12,7 +12,7 @@ from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from generalizeformer.core.card import Card
-    from generalizeformer.data.domains import DomainDataset
+    from generalizeformer.data.domains import Domain, DomainDataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,24 @@ def all_domains(choice: Choice) -> "tuple[DomainDataset, str | None]":
     return _built(module, "build", config), getattr(config, "protocol", None)
 
 
+def outlined(choice: Choice) -> "tuple[DomainDataset, str | None]":
+    """The same as published and blank, an image for every class: plans need names, classes and shape, and no files.
+
+    Datasets of which nothing is published are read: those that are made from nothing, and your own folders.
+    """
+    from generalizeformer.data.domains import DomainDataset
+
+    module, config = choice.load()
+    published = getattr(module, "PUBLISHED", None)
+    if published is None:
+        return all_domains(choice)
+    kept = tuple(map(str, getattr(config, "unseen", ())))
+    names = (*map(str, getattr(config, "seen", published.domains)), *kept)
+    domains = tuple(_blank(name, len(published.classes), config.shape) for name in names)
+    made = DomainDataset(choice.data, published.classes, domains, kept=kept)
+    return made, getattr(config, "protocol", None)
+
+
 def target_domains(
     card: "Card", words: Sequence[str], root: Path | None = None
 ) -> "tuple[DomainDataset, tuple[str, ...]]":
@@ -125,6 +143,16 @@ def _known_domains(card: "Card", root: Path | None) -> "tuple[DomainDataset, tup
         return domains, domains.names
     domains = _built(module, "build", config)
     return domains, tuple(name for name in domains.names if name not in card.sources)
+
+
+def _blank(name: str, classes: int, shape: tuple[int, int, int]) -> "Domain":
+    """A black image of every class, all of them the same byte."""
+    import torch
+
+    from generalizeformer.data.domains import Domain
+
+    images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(classes, *shape)
+    return Domain(name, images, torch.arange(classes))
 
 
 def _built(module: ModuleType, part: str, config: Any) -> "DomainDataset":

@@ -174,8 +174,8 @@ class Machine:
             trainings from their last validation, methods from their last record.
         again: Records of other commits that are to be replaced, by the names that they have in the tables. Trained
             models are not: for new ones, move the folder `models` away.
-        only_tell: Make no record; tell what there is in tables, summaries and pages. The dataset is needed all the
-            same, as it says which records are asked for.
+        only_tell: Make no record; tell what there is in tables, summaries and pages. It needs no images, but with
+            --data folder, where they say what the domains are.
     """
 
     root: Path | None = None

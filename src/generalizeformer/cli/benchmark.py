@@ -11,7 +11,7 @@ import tyro
 
 from generalizeformer.cli._cells import check_rows, files, planned, recordable
 from generalizeformer.cli._checks import check_apart, check_size
-from generalizeformer.cli._data import Choice, all_domains
+from generalizeformer.cli._data import Choice, all_domains, outlined
 from generalizeformer.cli._parts import Machine, Part, check_again, check_common
 from generalizeformer.cli._terminal import (
     aside,
@@ -73,7 +73,7 @@ def record(
     for name in {part.backbone for part in parts.values() if part.backbone is not None}:
         library_of(name)  # one that nobody knows is told before images are read
     choice = first.choice(where.root)
-    domains, divided = all_domains(choice)
+    domains, divided = outlined(choice) if where.only_tell else all_domains(choice)
     asked = planned(parts, domains, divided)
     cells = [cell for name in chosen or parts for cell in asked[name]]
     commit = _commit()
@@ -82,8 +82,8 @@ def record(
     told = recordable(parts, asked, domains, divided)
     check_rows(out, asked, told)
     every = [cell for mine in told.values() for cell in mine]
-    check_images(out, [*every, *alike(out, every, domains.names)], domains)
     if not where.only_tell:
+        check_images(out, [*every, *alike(out, every, domains.names)], domains)
         make_folder(out)
         device = fabric(where.device, 1, first.precision)
         load = partial(_domains, choice)

@@ -29,6 +29,11 @@ class Config:
         if self.size < 1:
             raise DataError(f"size is {self.size}; images need at least 1 pixel, usual are 224")
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images."""
+        return 3, self.size, self.size
+
 
 def load(
     name: str,

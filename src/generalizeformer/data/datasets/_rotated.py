@@ -18,7 +18,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from generalizeformer.data.datasets._files import find_root
-from generalizeformer.data.datasets.digits import SOURCES, TARGETS, Protocol
+from generalizeformer.data.datasets.digits import SIDE, SOURCES, TARGETS, Protocol
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.storage import idx
 from generalizeformer.data.storage.published import Published
@@ -75,6 +75,11 @@ class RotatedConfig:
             raise DataError(
                 f"{self.base.name}: per_angle is {self.per_angle}; it must be at least 1"
             )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images."""
+        return 1, SIDE, SIDE
 
     @property
     def seen(self) -> tuple[int, ...]:

@@ -60,6 +60,16 @@ class Config(_files.Config):
                 f"living17: there is no protocol {self.protocol!r}; choose one of: {', '.join(known)}"
             )
 
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The source domains."""
+        return SOURCES
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """The target domain."""
+        return (TARGET,)
+
 
 def breeds(protocol: Protocol) -> dict[tuple[str, str], tuple[str, ...]]:
     """The ImageNet ids of every (domain, class) of a protocol."""
