@@ -10,8 +10,10 @@ import pytest
 from generalizeformer.benchmark.cells import Cell
 from generalizeformer.benchmark.leave_one_out import finish
 from generalizeformer.benchmark.records import Record
+from generalizeformer.core.generalizeformer import GeneralizeFormer
+from generalizeformer.training._recipe import Recipe
 
-from .lab import domains, fabric
+from .lab import MAIN, domains, fabric
 from .test_suites import LOOKED, planned
 
 SHARED = ["source", "mirror", "alpha_bn", "t3a", "tent"]
@@ -120,6 +122,17 @@ def test_classes_apart_are_trained_and_compared_as_one_source(tmp_path: Path) ->
     assert {tuple(r.sources_after) for r in records} == {("b+c",)}
     assert {r.images for r in records} == {15}
     assert len(list((tmp_path / "backbones").iterdir())) == 1
+
+
+@pytest.mark.parametrize(("main", "told"), [(MAIN, "1"), (LOOKED, None)])
+def test_a_model_of_separate_sources_tells_how_classes_were_shared_out(
+    tmp_path: Path, main: Recipe, told: str | None
+) -> None:
+    given = {"targets": ("a",), "batch_sizes": (5,), "classes_apart": "1"}
+    (cell,) = planned("output-shift", main, trainings=("generalizeformer",), **given)
+    Run(tmp_path).records(cell)
+    model = GeneralizeFormer.from_pretrained(tmp_path / "models" / cell.model_name)
+    assert model.card.classes_apart == told  # pooled, there is one source that knows them all
 
 
 def test_classes_apart_are_met_by_a_backbone_that_is_trained_already(tmp_path: Path) -> None:

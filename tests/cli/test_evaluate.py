@@ -126,7 +126,11 @@ def test_a_model_without_its_training_cannot_tell_its_validation_images(
     moved = tmp_path / "moved"
     shutil.copytree(trained, moved, ignore=shutil.ignore_patterns("training"))
     said = refused("evaluate", moved, "--methods", "source", "--sources", *ONE)
-    assert "has no training folder, so nobody knows" in said
+    assert said == (
+        f"source images: {moved} has no training folder, so nobody knows which it was only validated on; evaluate "
+        "where it was trained, or leave out --sources and --choose"
+    )
+    assert refused("evaluate", moved, "--methods", "tent", "--choose", "2", *ONE) == said
 
 
 def test_other_images_than_those_learned_from_are_refused(
@@ -138,9 +142,31 @@ def test_other_images_than_those_learned_from_are_refused(
     state["settings"]["domains"][1] = "b (7 images, 0123456789ab)"
     torch.save(state, other / "training" / "meta.state")
     said = refused("evaluate", other, "--methods", "source", "--sources", *ONE)
-    assert "has learned from a (" in said
+    assert said.startswith(f"source images: {other} has learned from a (")
     assert "b (7 images, 0123456789ab)" in said
-    assert "give the same images (--root), or leave out --sources" in said
+    assert said.endswith("give the same images (--root), or leave out --sources and --choose")
+
+
+@pytest.mark.parametrize("order", ["labels", "2"])
+def test_sources_that_know_other_classes_are_found_again(
+    command: Command, tmp_path: Path, order: str
+) -> None:
+    words = (
+        "--data synthetic --sources c a b --episodes looks --source-steps 2 --steps 2 --device cpu"
+    )
+    run = tmp_path / "run"
+    trained = command("train", run, *words.split(), "--classes-apart", order)
+    assert trained.status == 0, trained.err
+    words = "--methods source t3a --sources --choose 3"
+    ended = command("evaluate", run, *words.split(), *ONE)
+    assert ended.status == 0, ended.err
+    card = GeneralizeFormer.from_pretrained(run).card
+    assert card.classes_apart == order
+    assert f"every class in one of them only (order: {order})" in (run / "README.md").read_text()
+    for record in read(run / "evaluation" / "records.json"):
+        before = record.sources_before
+        assert tuple(before) == card.sources == ("c", "a", "b")
+        assert sum(before.values()) / 3 == pytest.approx(card.source_accuracy)
 
 
 def test_settings_are_chosen_on_the_sources_where_asked(

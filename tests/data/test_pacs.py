@@ -60,7 +60,7 @@ def test_the_official_lists_divide_every_domain_as_published(name: str) -> None:
 )
 def test_shared_classes_keep_their_part_of_the_official_lists(target: str, learned: int) -> None:
     domains = tuple(synthetic(name) for name in pacs.PUBLISHED.domains if name != target)
-    sources = share_classes(DomainDataset("pacs", pacs.PUBLISHED.classes, domains))
+    sources = share_classes(DomainDataset("pacs", pacs.PUBLISHED.classes, domains), "labels")
     training, _ = split_all(sources, validation=0.1, seed=0, division="official")
     assert sum(map(len, training.domains)) == learned
 

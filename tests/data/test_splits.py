@@ -150,30 +150,35 @@ def sevens(*counts: tuple[int, ...]) -> DomainDataset:
 
 
 ORDERS = {
-    None: [[0, 1, 2], [3, 4], [5, 6]],
-    0: [[2, 4, 3], [6, 5], [0, 1]],
-    1: [[5, 0, 1], [4, 2], [6, 3]],
-    2: [[5, 6, 2], [3, 4], [0, 1]],
-    3: [[5, 6, 2], [1, 4], [3, 0]],
-    4: [[1, 2, 0], [5, 4], [3, 6]],
+    "labels": [[0, 1, 2], [3, 4], [5, 6]],
+    "0": [[2, 4, 3], [6, 5], [0, 1]],
+    "1": [[5, 0, 1], [4, 2], [6, 3]],
+    "2": [[5, 6, 2], [3, 4], [0, 1]],
+    "3": [[5, 6, 2], [1, 4], [3, 0]],
+    "4": [[1, 2, 0], [5, 4], [3, 6]],
 }
 
 
-@pytest.mark.parametrize("permutation", ORDERS)
-def test_shared_classes_are_the_published_ones(permutation: int | None) -> None:
-    shared = share_classes(sevens((1,) * 7, (2,) * 7, (3,) * 7), permutation)
+@pytest.mark.parametrize("order", ORDERS)
+def test_shared_classes_are_the_published_ones(order: str) -> None:
+    shared = share_classes(sevens((1,) * 7, (2,) * 7, (3,) * 7), order)
     known = [sorted(set(domain.labels.tolist())) for domain in shared.domains]
-    assert known == [sorted(part) for part in ORDERS[permutation]]
+    assert known == [sorted(part) for part in ORDERS[order]]
+
+
+def test_without_an_order_all_sources_know_all_classes() -> None:
+    sources = sevens((1,) * 7, (2,) * 7, (3,) * 7)
+    assert share_classes(sources, None) is sources
 
 
 def test_shared_classes_of_pacs_have_the_published_sizes() -> None:
     art = (379, 255, 285, 184, 201, 295, 449)
     cartoon = (389, 457, 346, 135, 324, 288, 405)
     photo = (189, 202, 182, 186, 199, 280, 432)
-    shared = share_classes(sevens(art, cartoon, photo))
+    shared = share_classes(sevens(art, cartoon, photo), "labels")
     assert [len(domain) for domain in shared.domains] == [919, 459, 712]
 
 
 def test_more_domains_than_classes_cannot_share_them() -> None:
     with pytest.raises(ValueError, match="7 classes cannot be shared out over 8 domains"):
-        share_classes(sevens(*[(1,) * 7] * 8))
+        share_classes(sevens(*[(1,) * 7] * 8), "labels")

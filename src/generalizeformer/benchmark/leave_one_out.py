@@ -121,6 +121,7 @@ def _card(cell: Cell, domains: DomainDataset) -> Card:
         dataset=cell.dataset,
         protocol=cell.protocol,
         dataset_settings=cell.dataset_settings,
+        classes_apart=None if cell.pooled else cell.classes_apart,
     )
 
 

@@ -17,11 +17,7 @@ def known_to(cell: Cell, domains: DomainDataset) -> DomainDataset:
     """The source domains, with the classes that each of them knows."""
     left_out = cell.targets or (cell.target,)
     others = domains.only(cell.sources) if cell.sources else domains.without(left_out)
-    if cell.classes_apart is None:
-        return others
-    return share_classes(
-        others, None if cell.classes_apart == "labels" else int(cell.classes_apart)
-    )
+    return share_classes(others, cell.classes_apart)
 
 
 def learned_from(cell: Cell, domains: DomainDataset) -> DomainDataset:

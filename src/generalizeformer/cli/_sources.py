@@ -15,7 +15,7 @@ STAGES = ("meta", "joint")  # the last stage of a training, whichever it was
 
 def held_sources(run: Path, model: "GeneralizeFormer", root: Path | None = None) -> "DomainDataset":
     """The validation part of every source of a run, divided as its training did; refused where images differ."""
-    from generalizeformer.data.splits import split_all
+    from generalizeformer.data.splits import share_classes, split_all
     from generalizeformer.training._start import near, origin
 
     card, learned = model.card, _settings(run)
@@ -27,12 +27,12 @@ def held_sources(run: Path, model: "GeneralizeFormer", root: Path | None = None)
         size=card.preprocessing.size,
         settings=dict(card.dataset_settings),
     )
-    sources, _ = source_domains(choice, card.sources)
+    sources = share_classes(source_domains(choice, card.sources)[0], card.classes_apart)
     found = origin(model.backbone, sources, card.preprocessing)["domains"]
     if found != learned["domains"]:
         raise DataError(
-            f"sources: {run} has learned from {', '.join(learned['domains'])}, but {card.dataset} has "
-            f"{', '.join(found)}; give the same images (--root), or leave out --sources"
+            f"source images: {run} has learned from {', '.join(learned['domains'])}, but {card.dataset} has "
+            f"{', '.join(found)}; give the same images (--root), or leave out --sources and --choose"
         )
     division = {name: learned[name] for name in ("validation", "seed", "division")}
     _, held = split_all(sources, **division)
@@ -49,6 +49,6 @@ def _settings(run: Path) -> dict[str, Any]:
             settings: dict[str, Any] = state["settings"]
             return settings
     raise DataError(
-        f"sources: {run} has no training folder, so nobody knows which images it was only validated on; evaluate "
-        "where it was trained, or leave out --sources"
+        f"source images: {run} has no training folder, so nobody knows which it was only validated on; evaluate "
+        "where it was trained, or leave out --sources and --choose"
     )

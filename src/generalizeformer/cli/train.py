@@ -78,10 +78,10 @@ class Sources:
 
     def load(self) -> "tuple[DomainDataset, str | None]":
         """The domains, and the protocol that they are of."""
+        from generalizeformer.data.splits import share_classes
+
         domains, divided = source_domains(self.choice(), self.sources, self.leave_out)
-        if self.classes_apart is not None:
-            domains = shared(domains, self.classes_apart)
-        return domains, divided
+        return share_classes(domains, self.classes_apart), divided
 
 
 def train(
@@ -122,7 +122,11 @@ def train(
     domains, divided = source.load()
     recipe.check(domains)
     card = card_for(domains, backbone, source.image_size, divided, pretrained)
-    card = replace(card, dataset_settings=pairs(source.data_settings))
+    card = replace(
+        card,
+        dataset_settings=pairs(source.data_settings),
+        classes_apart=source.classes_apart,
+    )
     run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))
 
 
@@ -158,13 +162,6 @@ def run_training(
         if doubtful := doubt(model.card):
             aside.print(f"warning: {doubtful}", soft_wrap=True)
     return model
-
-
-def shared(domains: "DomainDataset", apart: Apart) -> "DomainDataset":
-    """The domains with every class in one of them only."""
-    from generalizeformer.data.splits import share_classes
-
-    return share_classes(domains, None if apart == "labels" else int(apart))
 
 
 def card_for(

@@ -20,6 +20,8 @@ class Card:
     protocol: str | None = None  # which of the dataset's divisions into sources and targets
     dataset_settings: dict[str, Any] = field(default_factory=dict)  # others that it was built with
     sources: tuple[str, ...] = ()
+    # Where each source knows some of the classes only: in which order they were shared out.
+    classes_apart: str | None = None
     training: str = "untrained"
     seed: int | None = None  # of the training
     source_accuracy: float | None = None  # percent, source validation, plain backbone
@@ -43,7 +45,7 @@ images, so that it follows shifts of the data without being fine-tuned.
 |---|---|
 | backbone | {{ card.architecture or card.backbone or "unknown" }} |
 | classes | {{ card.classes | length }}{% if card.classes %}: {{ card.classes[:12] | join(", ") }}{% if card.classes | length > 12 %}, …{% endif %}{% endif %} |
-| sources | {{ card.dataset or "unknown" }}{% if card.protocol %} ({{ card.protocol }}){% endif %}{% if card.sources %}: {{ card.sources | join(", ") }}{% endif %} |
+| sources | {{ card.dataset or "unknown" }}{% if card.protocol %} ({{ card.protocol }}){% endif %}{% if card.sources %}: {{ card.sources | join(", ") }}{% endif %}{% if card.classes_apart %}, every class in one of them only (order: {{ card.classes_apart }}){% endif %} |
 | preprocessing | {{ card.preprocessing.size }} px, mean {{ card.preprocessing.mean | list }}, std {{ card.preprocessing.std | list }} |
 | training | {{ card.training }}{% if card.seed is not none %}, seed {{ card.seed }}{% endif %} |
 | accuracy on source validation, plain | {{ percent(card.source_accuracy) }} |

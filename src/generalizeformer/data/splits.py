@@ -64,21 +64,23 @@ def seed_hash(*words: object) -> int:
     return int(hashlib.md5(str(words).encode()).hexdigest(), 16) % 2**31
 
 
-def share_classes(sources: DomainDataset, permutation: int | None = None) -> DomainDataset:
-    """The sources with every class in one of them only: output-level shift.
+def share_classes(sources: DomainDataset, order: str | None) -> DomainDataset:
+    """The sources with every class in one of them only: output-level shift. None: as they are.
 
-    Seven classes over three sources are 3, 2 and 2, in the order of the labels, or in one of the seeded orders
-    0, 1, 2, … that show how much hangs on who knows what.
+    Seven classes over three sources are 3, 2 and 2, in the order of the "labels", or in one of the seeded orders
+    "0", "1", "2", … that show how much hangs on who knows what.
     """
+    if order is None:
+        return sources
     if len(sources.classes) < len(sources.domains):
         raise DataError(
             f"{sources.name}: {len(sources.classes)} classes cannot be shared out over {len(sources.domains)} "
             "domains, each needs at least one; use fewer domains"
         )
-    order = np.arange(len(sources.classes))
-    if permutation is not None:
-        order = np.random.default_rng(permutation).permutation(len(order))
-    parts = [torch.from_numpy(part) for part in np.array_split(order, len(sources.domains))]
+    classes = np.arange(len(sources.classes))
+    if order != "labels":
+        classes = np.random.default_rng(int(order)).permutation(len(classes))
+    parts = [torch.from_numpy(part) for part in np.array_split(classes, len(sources.domains))]
     pairs = zip(sources.domains, parts, strict=True)
     return sources.replaced(_with_classes(domain, part) for domain, part in pairs)
 
