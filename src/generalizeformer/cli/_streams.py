@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.data.streams import Stream
 
+USUAL_SIZES = (1, 20)
 Scenario = Literal[
     "continual_corruptions",
     "gradual_corruptions",
@@ -31,7 +32,7 @@ class Arrivals:
     Args:
         targets: Target domains, also under a change, such as sketch@fog:5, sketch@rotation:30 or sketch@look:7;
             if none is named, all domains that the model has not learned from.
-        batch_sizes: Images that arrive together.
+        batch_sizes: Images that arrive together. 1 20 if not given; a scenario's own.
         single: Let every target arrive by itself.
         mixed: Also let all targets arrive in one stream, in the largest batch size.
         order: Order of arrival: shuffled, in_turn, blocks, dirichlet, slots, by_class, imbalanced, label_shift,
@@ -44,7 +45,7 @@ class Arrivals:
     """
 
     targets: tuple[str, ...] = ()
-    batch_sizes: tuple[int, ...] = (1, 20)
+    batch_sizes: tuple[int, ...] | None = None
     single: bool = True
     mixed: bool = True
     order: str = "shuffled"
@@ -62,7 +63,7 @@ class Arrivals:
 
     def streams(self, targets: Sequence[str]) -> "list[Stream]":
         """The streams of these targets, as their scenario or the flags say."""
-        if not self.batch_sizes:
+        if self.batch_sizes == ():
             raise DataError("batch sizes: none was given; give at least one, such as 20")
         return self._ordered(targets) if self.scenario is None else self._staged(targets)
 
@@ -70,7 +71,7 @@ class Arrivals:
         """Every target by itself in every batch size; then all of them in one stream, in the largest."""
         from generalizeformer.data.streams import Stream
 
-        sizes = self.batch_sizes
+        sizes = self.batch_sizes or USUAL_SIZES
         asked: list[tuple[tuple[str, ...], int]]
         asked = [((t,), b) for b in sizes for t in dict.fromkeys(targets) if self.single]
         if self.mixed and len(targets) > 1:
@@ -81,14 +82,16 @@ class Arrivals:
         return [Stream(names, size, self.seed, self.limit, **how) for names, size in asked]
 
     def _staged(self, targets: Sequence[str]) -> "list[Stream]":
-        """The scenario in every batch size: for every target, or with all of them together, as it is published."""
+        """The scenario for every target, or with all of them together, as it is published; so is its batch size."""
         from generalizeformer.data import scenarios
 
         assert self.scenario is not None
         make = getattr(scenarios, self.scenario)
-        alone = "domain" in signature(make).parameters
-        subjects: Sequence[Any] = targets if alone else [tuple(targets)]
-        made = [make(s, batch_size=b, seed=self.seed) for b in self.batch_sizes for s in subjects]
+        published = signature(make).parameters
+        subjects: Sequence[Any] = targets if "domain" in published else [tuple(targets)]
+        own: int = published["batch_size"].default
+        sizes = self.batch_sizes or (own,)
+        made = [make(s, batch_size=b, seed=self.seed) for b in sizes for s in subjects]
         return [replace(stream, limit=self.limit) for stream in made]
 
 
