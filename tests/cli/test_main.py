@@ -380,6 +380,14 @@ def test_a_damaged_model_is_told(
         ("--order dirichlet --order-settings beta=0", "dirichlet: beta is 0.0; it must be above 0"),
         ("--order dirichlet --order-settings minimum=50", "lower minimum to"),
         ("--no-single", "streams: none is left; leave out --no-single, or name several targets"),
+        (
+            "--scenario recurring --order slots",
+            "order: got slots, but the scenario has its own; le",
+        ),
+        (
+            "--replay x --limit 3",
+            "limit: got 3, but a stored stream has its own; leave one of both",
+        ),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_refused(

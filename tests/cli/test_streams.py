@@ -1,8 +1,12 @@
 """What arrives in an evaluation, as flags, scenarios and stored files say."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from generalizeformer.cli._streams import Arrivals
+from generalizeformer.errors import UserError
 
 
 def sizes(arrivals: Arrivals) -> list[int]:
@@ -20,6 +24,48 @@ def sizes(arrivals: Arrivals) -> list[int]:
     ],
 )
 def test_a_scenario_has_its_published_batch_size_unless_another_is_given(
-    given: dict[str, object], expected: list[int]
+    given: dict[str, Any], expected: list[int]
 ) -> None:
-    assert sizes(Arrivals(**given)) == expected  # type: ignore[arg-type]
+    assert sizes(Arrivals(**given)) == expected
+
+
+SCENARIO = {"scenario": "recurring"}
+REPLAY = {"replay": (Path("a.safetensors"),)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "expected"),
+    [
+        (SCENARIO, {"order": "shuffled"}, "order: got shuffled, but the scenario has its own"),
+        (SCENARIO, {"order_settings": ("a=1", "b=2")}, "order settings: got a=1 b=2, but the scen"),
+        (SCENARIO, {"single": False}, "no-single: given, but the scenario has its own; leave one"),
+        (SCENARIO, {"mixed": False}, "no-mixed: given, but the scenario has its own; leave one of"),
+        (
+            REPLAY,
+            {"order": "slots"},
+            "order: got slots, but a stored stream has its own; leave one",
+        ),
+        (REPLAY, {"order_settings": ("a=1",)}, "order settings: got a=1, but a stored stream has"),
+        (REPLAY, {"single": False}, "no-single: given, but a stored stream has its own; leave one"),
+        (REPLAY, {"mixed": False}, "no-mixed: given, but a stored stream has its own; leave one"),
+        (REPLAY, {"targets": ("a", "b@fog:1")}, "targets: got a b@fog:1, but a stored stream has"),
+        (REPLAY, {"batch_sizes": (1, 20)}, "batch sizes: got 1 20, but a stored stream has its"),
+        (REPLAY, {"limit": 0}, "limit: got 0, but a stored stream has its own; leave one of both"),
+        (REPLAY, {"seed": 0}, "seed: got 0, but a stored stream has its own; leave one of both"),
+        (REPLAY, SCENARIO, "scenario: got recurring, but a stored stream has its own; leave one"),
+    ],
+)
+def test_a_flag_that_would_be_ignored_is_refused(
+    asked: dict[str, Any], given: dict[str, Any], expected: str
+) -> None:
+    Arrivals(**asked).check()
+    with pytest.raises(UserError) as told:
+        Arrivals(**asked, **given).check()
+    assert str(told.value).startswith(expected)
+
+
+def test_a_scenario_leaves_all_else_to_the_flags() -> None:
+    given: dict[str, Any] = {"targets": ("a",), "batch_sizes": (3,), "limit": 5, "seed": 2}
+    (made := Arrivals(scenario="recurring", **given)).check()
+    (stream,) = made.streams(made.targets)
+    assert (stream.batch_size, stream.limit, stream.seed) == (3, 5, 2)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from generalizeformer.cli._settings import pairs
-from generalizeformer.errors import DataError
+from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from generalizeformer.data.domains import DomainDataset
     from generalizeformer.data.streams import Stream
 
-USUAL_SIZES = (1, 20)
+USUAL_SIZES, USUAL_ORDER = (1, 20), "shuffled"
 Scenario = Literal[
     "continual_corruptions",
     "gradual_corruptions",
@@ -23,6 +23,10 @@ Scenario = Literal[
     "recurring",
     "correlated",
 ]
+
+# What a scenario settles itself, and what else a stored stream does.
+OF_A_SCENARIO = ("order", "order_settings", "single", "mixed")
+OF_A_STREAM = ("scenario", "targets", "batch_sizes", "limit", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,24 +40,40 @@ class Arrivals:
         single: Let every target arrive by itself.
         mixed: Also let all targets arrive in one stream, in the largest batch size.
         order: Order of arrival: shuffled, in_turn, blocks, dirichlet, slots, by_class, imbalanced, label_shift,
-            mixture, one_pass, recurring or target_shift.
+            mixture, one_pass, recurring or target_shift; shuffled if not given.
         order_settings: Settings of the order, such as beta=1.0 for dirichlet.
         scenario: A published combination of changes and order instead, for every target.
         replay: Stored streams (`evaluation/streams` of a run) instead: the same images in the same order.
         limit: Images per stream; all if not given.
-        seed: Of the order of arrival.
+        seed: Of the order of arrival; 0 if not given.
     """
 
     targets: tuple[str, ...] = ()
     batch_sizes: tuple[int, ...] | None = None
     single: bool = True
     mixed: bool = True
-    order: str = "shuffled"
+    order: str | None = None
     order_settings: tuple[str, ...] = ()
     scenario: Scenario | None = None
     replay: tuple[Path, ...] = ()
     limit: int | None = None
-    seed: int = 0
+    seed: int | None = None
+
+    def check(self) -> None:
+        """Raises where a flag was given that what else was asked for leaves no say."""
+        if self.batch_sizes == ():
+            raise DataError("batch sizes: none was given; give at least one, such as 20")
+        if self.replay:
+            self._alone("a stored stream", [*OF_A_SCENARIO, *OF_A_STREAM])
+        if self.scenario is not None:
+            self._alone("the scenario", OF_A_SCENARIO)
+
+    def _alone(self, who: str, names: Sequence[str]) -> None:
+        for name in names:
+            if (value := getattr(self, name)) != getattr(Arrivals, name):
+                raise UserError(
+                    f"{_given(name, value)}, but {who} has its own; leave one of both out"
+                )
 
     def stored(self) -> "list[Stream]":
         """The streams to replay."""
@@ -63,8 +83,6 @@ class Arrivals:
 
     def streams(self, targets: Sequence[str]) -> "list[Stream]":
         """The streams of these targets, as their scenario or the flags say."""
-        if self.batch_sizes == ():
-            raise DataError("batch sizes: none was given; give at least one, such as 20")
         return self._ordered(targets) if self.scenario is None else self._staged(targets)
 
     def _ordered(self, targets: Sequence[str]) -> "list[Stream]":
@@ -78,8 +96,9 @@ class Arrivals:
             asked.append((tuple(targets), max(sizes)))
         if not asked:
             raise DataError("streams: none is left; leave out --no-single, or name several targets")
-        how: dict[str, Any] = {"order": self.order, "settings": pairs(self.order_settings)}
-        return [Stream(names, size, self.seed, self.limit, **how) for names, size in asked]
+        order, settings = self.order or USUAL_ORDER, pairs(self.order_settings)
+        how: dict[str, Any] = {"order": order, "settings": settings}
+        return [Stream(names, size, self.seed or 0, self.limit, **how) for names, size in asked]
 
     def _staged(self, targets: Sequence[str]) -> "list[Stream]":
         """The scenario for every target, or with all of them together, as it is published; so is its batch size."""
@@ -91,8 +110,16 @@ class Arrivals:
         subjects: Sequence[Any] = targets if "domain" in published else [tuple(targets)]
         own: int = published["batch_size"].default
         sizes = self.batch_sizes or (own,)
-        made = [make(s, batch_size=b, seed=self.seed) for b in sizes for s in subjects]
+        made = [make(s, batch_size=b, seed=self.seed or 0) for b in sizes for s in subjects]
         return [replace(stream, limit=self.limit) for stream in made]
+
+
+def _given(name: str, value: Any) -> str:
+    """A flag and what it was given, as the command line has them."""
+    if value is False:
+        return f"no-{name}: given"
+    words = " ".join(map(str, value)) if isinstance(value, tuple) else value
+    return f"{name.replace('_', ' ')}: got {words}"
 
 
 def store(folder: Path, arrivals: "Sequence[Stream]", domains: "DomainDataset") -> None:
