@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from generalizeformer.cli._streams import Arrivals
+from generalizeformer.cli._streams import Arrivals, store
+from generalizeformer.data.datasets import synthetic
+from generalizeformer.data.streams import Stream
 from generalizeformer.errors import UserError
 
 
@@ -69,3 +71,19 @@ def test_a_scenario_leaves_all_else_to_the_flags() -> None:
     (made := Arrivals(scenario="recurring", **given)).check()
     (stream,) = made.streams(made.targets)
     assert (stream.batch_size, stream.limit, stream.seed) == (3, 5, 2)
+
+
+def test_streams_of_earlier_evaluations_make_way_and_other_files_stay(tmp_path: Path) -> None:
+    domains = synthetic.build(synthetic.Config(domains=2, per_class=4))
+
+    def kept(*seeds: int) -> set[str]:
+        streams = [Stream(("a",), 4, seed) for seed in seeds]
+        store(tmp_path, streams, domains)
+        return {f"{stream.key()[:16]}.safetensors" for stream in streams}
+
+    assert kept(0, 1) == {path.name for path in tmp_path.iterdir()}
+    mine = {"mine.safetensors", "0123456789abcdef.txt"}
+    for name in mine:
+        (tmp_path / name).touch()
+    expected = kept(1, 2)
+    assert {path.name for path in tmp_path.iterdir()} == expected | mine

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from generalizeformer.data.streams import Stream
 
 USUAL_SIZES, USUAL_ORDER = (1, 20), "shuffled"
+KEY_LENGTH = 16  # digits of a stream's key that name its file
 Scenario = Literal[
     "continual_corruptions",
     "gradual_corruptions",
@@ -123,8 +124,14 @@ def _given(name: str, value: Any) -> str:
 
 
 def store(folder: Path, arrivals: "Sequence[Stream]", domains: "DomainDataset") -> None:
-    """Every stream as a file under its key, so that it can be replayed anywhere."""
+    """Every stream as a file under its key, so that it can be replayed anywhere; those of earlier ones go."""
     from generalizeformer.data.arrivals import save
 
-    for stream in arrivals:
-        save(folder / f"{stream.key()[:16]}.safetensors", stream, domains)
+    files = {folder / f"{stream.key()[:KEY_LENGTH]}.safetensors": stream for stream in arrivals}
+    for file, stream in files.items():
+        save(file, stream, domains)
+    for file in folder.glob(
+        f"{'[0-9a-f]' * KEY_LENGTH}.safetensors"
+    ):  # others are not ours to remove
+        if file not in files:
+            file.unlink()
