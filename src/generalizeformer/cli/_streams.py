@@ -44,7 +44,8 @@ class Arrivals:
             mixture, one_pass, recurring or target_shift; shuffled if not given.
         order_settings: Settings of the order, such as beta=1.0 for dirichlet.
         scenario: A published combination of changes and order instead, for every target.
-        replay: Stored streams (`evaluation/streams` of a run) instead: the same images in the same order.
+        replay: Stored streams instead, files or folders of them (`evaluation/streams` of a run): the same images in
+            the same order.
         limit: Images per stream; all if not given.
         seed: Of the order of arrival; 0 if not given.
     """
@@ -77,10 +78,10 @@ class Arrivals:
                 )
 
     def stored(self) -> "list[Stream]":
-        """The streams to replay."""
-        from generalizeformer.data.arrivals import load
+        """The streams to replay; a folder stands for all that are in it."""
+        from generalizeformer.data.arrivals import load, stored
 
-        return [load(file) for file in self.replay]
+        return [load(file) for path in self.replay for file in stored(path)]
 
     def streams(self, targets: Sequence[str]) -> "list[Stream]":
         """The streams of these targets, as their scenario or the flags say."""
