@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import fields, replace
@@ -312,6 +313,20 @@ def test_files_may_be_named_one_by_one_and_answers_be_csv(
     assert [row["file"] for row in rows] == [str(file) for file in files]
     assert [row["batch"] for row in rows] == ["0", "1"]
     assert set(rows[0]) == {"file", "class", "probability", "batch"}
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_names_that_are_no_utf_8_have_escapes_in_answers(
+    command: Command, trained: Path, pictures: Path, tmp_path: Path, to_file: bool
+) -> None:
+    file = (pictures / "a.png").rename(pictures / os.fsdecode(b"\xe9.png"))
+    out = tmp_path / "answers"
+    where = ("--out", out) if to_file else ()
+    ended = command("predict", trained, file, "--format", "csv", *where)
+    assert ended.status == 0, ended.err
+    (row,) = csv.DictReader(io.StringIO(out.read_text("utf-8") if to_file else ended.out))
+    assert row["file"] == str(pictures / "\\xe9.png")
+    assert json.loads(command("predict", trained, file).out)[0]["file"] == str(file)
 
 
 def test_files_that_are_no_images_are_named_and_left_out_where_that_is_wanted(
