@@ -204,9 +204,13 @@ def test_training_that_cannot_be_is_refused(
         ("--backbone resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
         ("--also memoo", "also: there is no 'memoo' to train; choose from: da_erm, itta"),
         ("--image-size 2", "image size: got 2; it must be at least 8"),
+        (
+            "--device cuda",
+            "device: cuda was asked for, but there is no usable one; use cpu or auto",
+        ),
     ],
 )
-def test_names_are_looked_at_before_images(
+def test_names_and_devices_are_looked_at_before_images(
     refused: Refused,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -217,6 +221,7 @@ def test_names_are_looked_at_before_images(
         raise AssertionError("images were read")
 
     monkeypatch.setattr(synthetic, "build", read)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert expected in refused("train", tmp_path / "x", "--data", "synthetic", *words.split())
 
 

@@ -16,6 +16,7 @@ from generalizeformer.cli._terminal import (
     console,
     fabric,
     introduced,
+    pick_device,
     stage_progress,
 )
 from generalizeformer.errors import DataError
@@ -119,6 +120,7 @@ def train(
     if backbone is not None:
         library_of(backbone)  # a name that nobody knows is told before images are read
     check_size(source.image_size)
+    pick_device(device)
     domains, divided = source.load()
     recipe.check(domains)
     card = card_for(domains, backbone, source.image_size, divided, pretrained)
