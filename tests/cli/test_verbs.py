@@ -398,6 +398,22 @@ def test_info_tells_of_a_trained_model(command: Command, trained: Path) -> None:
     assert "5 slots" in ended.out
 
 
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ((), "training: untrained, on unknown\n"),
+        (("a", "b"), "training: untrained, on unknown: a, b\n"),
+    ],
+)
+def test_info_tells_of_a_model_without_a_named_dataset(
+    command: Command, trained: Path, tmp_path: Path, sources: tuple[str, ...], expected: str
+) -> None:
+    model = GeneralizeFormer.from_pretrained(trained)
+    model.card = replace(model.card, training="untrained", dataset=None, sources=sources)
+    model.save_pretrained(tmp_path / "model")
+    assert expected in command("info", tmp_path / "model").out
+
+
 def test_info_lists_what_a_trained_model_generates_unless_asked_for_more(
     command: Command, tmp_path: Path
 ) -> None:

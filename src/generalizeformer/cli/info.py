@@ -65,8 +65,8 @@ def _trained(path: Path) -> "tuple[nn.Module, Selection]":
     model = GeneralizeFormer.from_pretrained(path)
     card = model.card
     console.print(f"backbone: {card.architecture}, {len(card.classes)} classes", soft_wrap=True)
-    console.print(
-        f"training: {card.training}, on {card.dataset}: {', '.join(card.sources)}", soft_wrap=True
-    )
+    sources = f": {', '.join(card.sources)}" if card.sources else ""
+    learned = f"{card.dataset or 'unknown'}{sources}"  # trained in Python, on images without a name
+    console.print(f"training: {card.training}, on {learned}", soft_wrap=True)
     console.print(f"φ: {parameter_count(model.generator):,} parameters")
     return model.backbone, model.config.selection
