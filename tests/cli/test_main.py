@@ -379,7 +379,10 @@ def test_a_damaged_model_is_told(
         ("--targets zz@fog:5", "there is no domain 'zz'; it has: a, b, c, d"),
         ("--targets c d c", "names a target twice; name each once"),
         ("--order dirichlt", "orders: there is no 'dirichlt'; did you mean 'dirichlet'?"),
-        ("--order dirichlet --order-settings beta", "got 'beta'; give name=value, such as beta=1"),
+        (
+            "--order dirichlet --order-settings x",
+            "order settings: got 'x'; give name=value, such as beta=1",
+        ),
         ("--order dirichlet --order-settings bta=1", "there is no setting 'bta'; the settings are"),
         ("--order dirichlet --order-settings beta=x", "setting beta: "),
         ("--order dirichlet --order-settings beta=0", "dirichlet: beta is 0.0; it must be above 0"),

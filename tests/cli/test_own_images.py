@@ -217,7 +217,14 @@ def test_settings_of_a_dataset_are_kept_with_the_model(tmp_path: Path) -> None:
             ["--data", "synthetic", "--leave-out", *"abcd"],
             "leave out: no domain is left to learn from",
         ),
-        (["--data-settings", "colour"], "settings: got 'colour'; give name=value"),
+        (
+            ["--data-settings", "colour"],
+            "data settings: got 'colour'; give name=value, such as drop_error=true",
+        ),
+        (
+            ["--data-settings", "angles=[1,"],
+            "data settings: angles is '[1,', no readable list (Expecting value",
+        ),
         (
             ["--data-settings", "colour=red"],
             "digits: there is no setting 'colour'; the settings are: ",

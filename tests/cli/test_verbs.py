@@ -160,6 +160,18 @@ def test_an_evaluation_is_of_the_protocol_and_seed_of_the_training(
     assert {r.run_seed for r in records} == {3}
 
 
+def test_lists_are_settings_of_a_dataset_too(command: Command, tmp_path: Path) -> None:
+    tiny = ("--source-steps", "1", "--steps", "1", "--held-out", "20", "--device", "cpu")
+    run = tmp_path / "run"
+    angles = ("source_angles=[20,70]", "target_angles=[5]")
+    ended = command("train", run, "--data-settings", *angles, *tiny)
+    assert ended.status == 0, ended.err
+    assert GeneralizeFormer.from_pretrained(run).card.sources == ("20", "70")
+    command("evaluate", run, "--methods", "source", "--limit", "20", "--batch-sizes", "20")
+    (record,) = read(run / "evaluation" / "records.json")
+    assert record.targets == ("5",)
+
+
 def test_methods_run_with_the_settings_of_a_file(
     command: Command, trained: Path, pictures: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from generalizeformer.cli._settings import pairs
+from generalizeformer.cli._settings import settings_of_order
 from generalizeformer.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Arrivals:
             asked.append((tuple(targets), max(sizes)))
         if not asked:
             raise DataError("streams: none is left; leave out --no-single, or name several targets")
-        order, settings = self.order or USUAL_ORDER, pairs(self.order_settings)
+        order, settings = self.order or USUAL_ORDER, settings_of_order(self.order_settings)
         how: dict[str, Any] = {"order": order, "settings": settings}
         return [Stream(names, size, self.seed or 0, self.limit, **how) for names, size in asked]
 
