@@ -138,6 +138,8 @@ def test_what_the_system_refuses_is_one_line(
         ("benchmark", "stopped; run the same command again to go on\n"),
         ("evaluate", "stopped; nothing was kept: the same command begins anew\n"),
         ("predict", "stopped; nothing was kept: the same command begins anew\n"),
+        ("data check", "stopped; nothing was kept: the same command begins anew\n"),
+        ("data prepare", "stopped; run the same command again to go on\n"),
     ],
 )
 def test_who_stops_a_command_is_told_what_it_has_left(
@@ -146,8 +148,9 @@ def test_who_stops_a_command_is_told_what_it_has_left(
     def stopped() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "VERBS", dict.fromkeys(cli.VERBS, stopped))
-    assert command(verb) == (130, "", words)
+    for module in (cli, cli.data):
+        monkeypatch.setattr(module, "VERBS", dict.fromkeys(module.VERBS, stopped))
+    assert command(*verb.split()) == (130, "", words)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
