@@ -38,8 +38,9 @@ def test_training_says_how_well_it_went_and_where_the_model_is(
     out = tmp_path / "a [run]"
     ended = command("train", out, *TINY, "--held-out", "a")
     assert ended.status == 0
-    pattern = r"source validation: \d+\.\d % plain, \d+\.\d % generated; saved in (.*)\n"
-    found = re.fullmatch(pattern, ended.out)
+    both = r"\d+\.\d % plain, \d+\.\d % generated"
+    unseen = f"domains that the backbone had not learned from: {both}"
+    found = re.fullmatch(rf"source validation: {both}; {unseen}; saved in (.*)\n", ended.out)
     assert found
     assert found[1] == str(out)
     lines = ended.err.splitlines()  # no terminal: lines in the place of bars
@@ -424,6 +425,19 @@ def test_info_tells_of_a_model_without_a_named_dataset(
     model.card = replace(model.card, training="untrained", dataset=None, sources=sources)
     model.save_pretrained(tmp_path / "model")
     assert expected in command("info", tmp_path / "model").out
+
+
+def test_info_tells_what_unseen_domains_gained_where_it_is_known(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    model = GeneralizeFormer.from_pretrained(trained)
+    line = "\ndomains that the backbone had not learned from: "
+    for plain, adapted in ((60.0, 66.04), (None, None)):
+        model.card = replace(model.card, unseen_accuracy=plain, unseen_adapted_accuracy=adapted)
+        model.save_pretrained(tmp_path / "model")
+        told = command("info", tmp_path / "model").out
+        assert (f"{line}60.0 % plain, 66.0 % generated\n" in told) == (plain is not None)
+        assert (line in told) == (plain is not None)
 
 
 def test_info_lists_what_a_trained_model_generates_unless_asked_for_more(
