@@ -131,8 +131,7 @@ def store(folder: Path, arrivals: "Sequence[Stream]", domains: "DomainDataset") 
     files = {folder / f"{stream.key()[:KEY_LENGTH]}.safetensors": stream for stream in arrivals}
     for file, stream in files.items():
         save(file, stream, domains)
-    for file in folder.glob(
-        f"{'[0-9a-f]' * KEY_LENGTH}.safetensors"
-    ):  # others are not ours to remove
+    ours = f"{'[0-9a-f]' * KEY_LENGTH}.safetensors"  # files of other names are not ours to remove
+    for file in folder.glob(ours):
         if file not in files:
             file.unlink()
