@@ -398,6 +398,7 @@ def test_several_suites_share_one_command(done: Any, command: Command, tmp_path:
     [
         (("--backbone", "nope"), "there is no 'nope'"),
         (("--image-size", "2"), "image size: got 2; it must be at least 8"),
+        (("--device", "cuda"), "device: cuda was asked for, but there is no usable one; use cpu"),
         (("--again", "tent", "--only-tell"), "again: got tent, but only_tell makes no records"),
     ],
 )
@@ -405,7 +406,18 @@ def test_what_cannot_be_is_refused_before_images_are_read(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, message: str
 ) -> None:
     monkeypatch.setattr(synthetic, "build", None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert message in refused("benchmark", tmp_path / "out", "--data", "synthetic", *words)
+
+
+def test_what_computes_nothing_needs_no_device(
+    done: Any, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (there, words), out = done, tmp_path / "out"
+    shutil.copytree(there, out)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    elsewhere = ["cuda" if word == "cpu" else word for word in words[2:]]
+    assert command("benchmark", out, *elsewhere, "--only-tell").status == 0
 
 
 def test_a_method_without_a_whole_training_is_told_of(

@@ -10,7 +10,7 @@ import tyro
 
 from generalizeformer.cli._data import Choice
 from generalizeformer.cli._recipe import Augment, Division, Flags, given
-from generalizeformer.cli._settings import overridden, pairs
+from generalizeformer.cli._settings import overridden, settings_of_data
 from generalizeformer.cli._terminal import Device
 from generalizeformer.cli.evaluate import known_methods
 from generalizeformer.cli.train import Apart, card_for
@@ -103,7 +103,7 @@ class Part:
         """The dataset."""
         from generalizeformer.benchmark.suites import need_whole
 
-        others = pairs(self.data_settings)
+        others = settings_of_data(self.data_settings)
         return Choice(
             data=self.data,
             protocol=self.protocol,
@@ -123,7 +123,8 @@ class Part:
         shared: dict[str, Any] = {
             **{name: getattr(self, name) for name in (*same, "pretrained", "precision")},
             **{"methods": named, "backbone": card.architecture, "protocol": divided},
-            **{"preprocessing": card.preprocessing, "dataset_settings": pairs(self.data_settings)},
+            "preprocessing": card.preprocessing,
+            "dataset_settings": settings_of_data(self.data_settings),
         }
         asked = self._flags(named)
         return {

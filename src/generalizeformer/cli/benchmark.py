@@ -19,6 +19,7 @@ from generalizeformer.cli._terminal import (
     console,
     fabric,
     make_folder,
+    pick_device,
     show,
     show_words,
     stage_progress,
@@ -68,6 +69,8 @@ def record(
     first = check_common(parts)
     check_apart(out, where.root)
     check_size(first.image_size)
+    if not where.only_tell:  # which computes nothing
+        pick_device(where.device)
     for name in {part.backbone for part in parts.values() if part.backbone is not None}:
         library_of(name)  # one that nobody knows is told before images are read
     choice = first.choice(where.root)

@@ -67,6 +67,7 @@ def evaluate(
     check_model(run)
     folder = out or run / "evaluation"
     check_folder(folder)
+    arriving.check()
     if choose is not None and choose < 1:
         raise UserError(f"choose: got {choose}; give the number of images, 1 or more")
     chosen, own = known_methods(methods), method_settings(settings)
