@@ -22,9 +22,14 @@ class Outer:
     kind: Literal["a", "b"] = "a"
     inner: Inner = field(default_factory=Inner)
     other: Inner | None = None
+    several: tuple[Inner, ...] = ()
 
 
-CONFIGS = [Outer(), Outer(kind="b", inner=Inner(names=("x", "y")), other=Inner(rate=0.0))]
+CONFIGS = [
+    Outer(),
+    Outer(several=(Inner(), Inner(rate=0.2))),
+    Outer(kind="b", inner=Inner(names=("x", "y")), other=Inner(rate=0.0)),
+]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -42,6 +47,8 @@ def test_absent_settings_are_the_defaults() -> None:
         ({"kinds": "a"}, "kinds"),
         ({"inner": {"rte": 1}}, "inner.rte"),
         ({"other": {"rte": 1}}, "other.rte"),
+        ({"several": [{}, {"rte": 1}]}, "several.1.rte"),
+        ({"several": ({"rate": 1, "rte": 1},)}, "several.0.rte"),
     ],
 )
 def test_unknown_settings_are_refused_at_any_depth(data: dict[str, object], name: str) -> None:

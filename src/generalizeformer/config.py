@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,19 +31,21 @@ def from_dict(kind: type[T], data: dict[str, Any]) -> T:
         raise UserError(
             f"setting {where or kind.__name__}: {first['msg']}, got {first['input']!r}"
         ) from None
-    if unknown := _unknown(data, to_dict(config)):
+    if unknown := next(_unknown(data, to_dict(config)), None):
         known = ", ".join(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
         raise UserError(f"there is no setting {unknown!r}; the settings are: {known}")
     return config
 
 
-def _unknown(given: dict[str, Any], known: dict[str, Any]) -> str | None:
-    """The first key of `given`, at any depth, that validation dropped: a misspelt setting must not pass silently."""
-    for key, value in given.items():
-        if key not in known:
-            return key
-        if isinstance(value, dict) and isinstance(known[key], dict):
-            deeper = _unknown(value, known[key])
-            if deeper is not None:
-                return f"{key}.{deeper}"
-    return None
+def _unknown(given: Any, known: Any) -> Iterator[str]:
+    """The keys of `given`, at any depth, that validation dropped: a misspelt setting must not pass silently."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        yield from (key for key in given if key not in known)
+        inner = [(key, value, known[key]) for key, value in given.items() if key in known]
+    elif isinstance(given, list | tuple) and isinstance(known, list):
+        pairs = zip(given, known, strict=False)
+        inner = [(str(place), *pair) for place, pair in enumerate(pairs)]
+    else:
+        return
+    for key, value, there in inner:
+        yield from (f"{key}.{deeper}" for deeper in _unknown(value, there))
