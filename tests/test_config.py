@@ -2,7 +2,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
+from pydantic import TypeAdapter
 
+from generalizeformer import config
 from generalizeformer.config import from_dict, to_dict
 from generalizeformer.errors import UserError
 
@@ -70,3 +72,18 @@ def test_values_that_do_not_fit_are_refused_by_name(data: dict[str, object], tex
     with pytest.raises(UserError, match=text) as error:
         from_dict(Outer, data)
     assert "\n" not in str(error.value)
+
+
+def test_a_type_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config._validator.cache_clear()
+    built: list[type] = []
+
+    def build(kind: type) -> object:
+        built.append(kind)
+        return TypeAdapter(kind)
+
+    monkeypatch.setattr(config, "TypeAdapter", build)
+    for rate in (0.1, 0.2):
+        assert from_dict(Inner, {"rate": rate}) == Inner(rate=rate)
+        assert from_dict(Outer, {"inner": {"rate": rate}}).inner == Inner(rate=rate)
+    assert built == [Inner, Outer]

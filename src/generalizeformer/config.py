@@ -1,6 +1,7 @@
 """Frozen dataclasses ↔ plain data: validated on the way in, stable on the way out. Knows no concrete config."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(kind: type[T], data: dict[str, Any]) -> T:
     """The config, or an error that names the first field that does not fit. Unknown fields are refused."""
     try:
-        config = TypeAdapter(kind).validate_python(data)
+        config: T = _validator(kind).validate_python(data)  # type: ignore[arg-type]
     except ValidationError as error:
         # In a union every member complains; the one whose tag fits complains of something else than the tag.
         first = sorted(error.errors(), key=lambda e: e["loc"][-1:] == ("kind",))[0]
@@ -35,6 +36,12 @@ def from_dict(kind: type[T], data: dict[str, Any]) -> T:
         known = ", ".join(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
         raise UserError(f"there is no setting {unknown!r}; the settings are: {known}")
     return config
+
+
+@functools.cache
+def _validator(kind: type[T]) -> TypeAdapter[T]:
+    """Built once for each type: that takes far longer than to use it."""
+    return TypeAdapter(kind)
 
 
 def _unknown(given: Any, known: Any) -> Iterator[str]:
