@@ -38,10 +38,14 @@ ABOUT_CHANGE = (
     "What φ does to each layer, in proportion to the layer's own parameters, for batches of 20: next to nothing "
     "at 45 degrees, which the network knows, would be ideal."
 )
+COLD = (
+    "Times that were recorded on GPUs before methods were warmed up include warming up for the source model, which "
+    "came first."
+)
 ABOUT_TARGETS = (
     "Percent, mean ± spread over the trainings in which the method met all targets; last, how many these are. Where it "
     "is none, of the targets that it met. What is of fewer trainings than others is of other source models, and never "
-    "marked as the best: compare its gain over them, further below."
+    "marked as the best: compare its gain over them, further below. " + COLD
 )
 ABOUT_BENCHMARK = (
     "Each domain is left out once: models learn from the others and then meet it as a stream of images without "
