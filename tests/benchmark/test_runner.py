@@ -145,7 +145,7 @@ def test_a_method_that_learns_is_given_one_batch_of_images_at_a_time(
     given = stub(Stepping())
     model, data = source(), dataset()
     run(model, data, "stub", stream, 0)
-    batches = list(stream.batches(data))
+    batches = list(stream.chunks(data, 1))
     assert [len(images) for (images,) in given] == [len(batch.images) for batch in batches]
     for (images,), batch in zip(given, batches, strict=True):
         assert torch.equal(images, model.card.preprocessing(batch.images))
