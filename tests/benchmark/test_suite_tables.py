@@ -266,11 +266,11 @@ ABLATIONS = [
 def test_an_ablation_has_its_gain_and_its_paired_difference() -> None:
     (table,) = ablations.tables(ABLATIONS, "t")
     assert table.rows == (
-        ("source", "56.0", "–", "–"),
+        ("source", "56.0 ± 1.4", "–", "–"),
         # Gains of seed 0: 10 and 6, of seed 1: 10 and 10; their means are 8 and 10.
-        ("generalizeformer", "65.0", "+9.0 ± 1.0", "–"),
+        ("generalizeformer", "65.0 ± 2.8", "+9.0 ± 1.0", "–"),
         # Differences -1, 0, -2, -3: mean -1.5, deviation 1.291, and 3.182 for three degrees of freedom.
-        (NAME, "63.5", "+7.5 ± 0.0", "-1.5 (-3.6 to +0.6)"),
+        (NAME, "63.5 ± 1.4", "+7.5 ± 0.0", "-1.5 (-3.6 to +0.6)"),
     )
 
 
@@ -290,9 +290,26 @@ def test_one_pair_has_a_difference_and_no_interval() -> None:
     assert ablations.sections(few)[0].picture is None
 
 
+def test_an_ablation_of_fewer_trainings_than_others_says_so() -> None:
+    fewer = [r for r in ABLATIONS if (r.method, r.run_seed) != (NAME, 1)]
+    (table,) = ablations.tables(fewer, "t")
+    assert [row[1] for row in table.rows] == ["56.0 ± 1.4", "65.0 ± 2.8", "62.5 (1 of 2)"]
+
+
+def test_what_reads_as_nothing_has_no_minus() -> None:
+    slightly = (59.98, 65.96, 61.98, 71.96)  # differences -0.02 and -0.04, so about -0.03
+    less = [*ABLATIONS[:8], *ablated(NAME, slightly)]
+    (table,) = ablations.tables(less, "t")
+    assert table.rows[2][3] == "+0.0 (+0.0 to +0.0)"
+    (table,) = ablations.tables(
+        [*ablated("source", (60.0,) * 4), *ablated(NAME, (59.98,) * 4)], "t"
+    )
+    assert table.rows[1][2] == "+0.0 ± 0.0"
+
+
 def test_an_ablation_alone_has_nothing_to_be_compared_with() -> None:
     (table,) = ablations.tables(ablated(NAME, (1.0, 2.0, 3.0, 4.0)), "t")
-    assert table.rows == ((NAME, "2.5", "–", "–"),)
+    assert table.rows == ((NAME, "2.5 ± 1.4", "–", "–"),)
 
 
 def test_differences_are_drawn_with_their_names() -> None:
