@@ -1,13 +1,14 @@
 """What suites tell of records, from records made by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from generalizeformer.benchmark import ablations, dynamic, several_targets, single_source, ways
-from generalizeformer.benchmark.figures import interval_lines
-from generalizeformer.benchmark.pages import benchmark_page
+from generalizeformer.benchmark.figures import SAME, interval_lines
+from generalizeformer.benchmark.pages import benchmark_page, benchmark_sections
 from generalizeformer.benchmark.records import Record
 
 from .toys import record
@@ -135,6 +136,49 @@ def test_the_page_of_several_targets_shows_each_and_what_is_forgotten() -> None:
     assert picture.picture is not None
     assert after.table is not None
     assert after.table.rows == (("source", "90.0"), ("mirror", "80.0"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "has_gains"),
+    [
+        (lambda: benchmark_sections(ABLATIONS), True),
+        (lambda: single_source.sections(SINGLE), True),
+        (lambda: several_targets.sections(SEVERAL), False),
+        (lambda: ablations.sections(ABLATIONS), False),
+    ],
+)
+def test_a_page_sends_readers_to_gains_where_it_has_a_section_of_them(
+    sections: Any, has_gains: bool
+) -> None:
+    made = sections()
+    sent = [
+        place for place, part in enumerate(made) if "gain over them, further below" in part.text
+    ]
+    there = [place for place, part in enumerate(made) if part.title == "Gain over the source model"]
+    assert bool(sent) == bool(there) == has_gains
+    assert all(place < there[0] for place in sent)
+    assert any("never marked as the best" in part.text for part in made)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        lambda: benchmark_sections(SINGLE),
+        lambda: single_source.sections(SINGLE),
+        lambda: several_targets.sections(SEVERAL),
+        lambda: dynamic.sections(DYNAMIC),
+    ],
+)
+def test_pale_and_hatched_bars_are_explained_where_they_are_drawn(sections: Any) -> None:
+    (bars,) = [part for part in sections() if part.title == SAME]
+    assert bars.picture is not None
+    assert "hatched: oracles; pale: methods of fewer trainings" in bars.text
+
+
+def test_lines_over_batch_sizes_are_drawn_where_there_are_two() -> None:
+    title, other = "Accuracy by batch size", [replace(r, batch_size=1) for r in ABLATIONS]
+    assert title not in [part.title for part in benchmark_sections(ABLATIONS)]
+    assert title in [part.title for part in benchmark_sections([*ABLATIONS, *other])]
 
 
 def taught(method: str, source: str, target: str, accuracy: float, **changes: Any) -> Record:

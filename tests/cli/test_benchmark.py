@@ -454,4 +454,7 @@ def test_a_method_without_a_whole_training_is_told_of(
     )
     assert ended.status == 0, ended.err
     assert "t3a" in ended.err.partition("main: ")[2]
-    assert "on the page only, as no training of it has met all that others met" in ended.err
+    assert (
+        "no mean over all is told of it, as no training of it has met all that others met"
+        in ended.err
+    )

@@ -175,7 +175,7 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
         console.print(f"{name}: no records yet", soft_wrap=True)
         return
     if few := [m for m in method_names(records) if not _is_whole(records, m)]:
-        words = "on the page only, as no training of it has met all that others met"
+        words = "no mean over all is told of it, as no training of it has met all that others met"
         aside.print(f"{name}: {', '.join(few)}: {words}", soft_wrap=True)
     write(out / "summary.json", records, suite.summary)
     console.print(f"records: {out / 'cells'}", soft_wrap=True)
