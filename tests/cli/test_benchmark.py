@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -338,11 +339,46 @@ def test_the_commit_is_that_of_the_checkout_or_none(
 ) -> None:
     monkeypatch.delenv("GENERALIZEFORMER_COMMIT", raising=False)
     commit = verb._commit()
-    assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
+    assert commit is None or re.fullmatch("[0-9a-f]{40}(-changed)?", commit)
     monkeypatch.setattr(verb, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
     assert verb._commit() is None
     monkeypatch.setenv("GENERALIZEFORMER_COMMIT", "abc")
     assert verb._commit() == "abc"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_code_that_is_not_committed_is_no_commit_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+        asked = ["git", "-C", str(tmp_path), *who, *words]
+        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+
+    for name in ("GENERALIZEFORMER_COMMIT", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    code, results = tmp_path / "src" / "generalizeformer" / "cli" / "b.py", tmp_path / "results"
+    monkeypatch.setattr(verb, "__file__", str(code))
+    code.parent.mkdir(parents=True)
+    git("init", "--quiet")
+    code.write_text("1")
+    assert verb._commit() is None  # nothing is committed
+    for path in (results, tmp_path / ".gitignore"):
+        path.write_text("*.pyc")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    commit = git("rev-parse", "HEAD")
+    assert verb._commit() == commit
+    results.write_text("made just now")
+    code.with_name("b.pyc").touch()
+    assert verb._commit() == commit
+    code.write_text("2")
+    assert verb._commit() == f"{commit}-changed"
+    git("add", ".")
+    assert verb._commit() == f"{commit}-changed"
+    git("reset", "--quiet", "--hard")
+    code.with_name("new.py").touch()
+    assert verb._commit() == f"{commit}-changed"
 
 
 def test_cells_side_by_side_give_what_they_give_one_after_another(
@@ -430,4 +466,7 @@ def test_a_method_without_a_whole_training_is_told_of(
     )
     assert ended.status == 0, ended.err
     assert "t3a" in ended.err.partition("main: ")[2]
-    assert "on the page only, as no training of it has met all that others met" in ended.err
+    assert (
+        "no mean over all is told of it, as no training of it has met all that others met"
+        in ended.err
+    )

@@ -31,7 +31,7 @@ def test_a_stored_stream_is_replayed_without_a_draw(
 ) -> None:
     path = tmp_path / "new" / "stream.safetensors"
     save(path, stream, dataset)
-    expected = list(stream.batches(dataset))
+    expected = list(stream.chunks(dataset, 1))
 
     def drawn(*_: Any) -> None:
         raise AssertionError("an order was drawn")
@@ -40,7 +40,7 @@ def test_a_stored_stream_is_replayed_without_a_draw(
     again = load(path)
     assert again.key() == stream.key()
     assert again.fields() == stream.fields()
-    for one, other in zip(again.batches(dataset), expected, strict=True):
+    for one, other in zip(again.chunks(dataset, 1), expected, strict=True):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.truth.labels, other.truth.labels)
         assert torch.equal(one.truth.domains, other.truth.domains)
@@ -81,7 +81,7 @@ def test_another_dataset_is_refused(
     own = dataset["a"]
     other = own.take(torch.arange(19)) if domain == "take" else changed(own, **domain)
     with pytest.raises(DataError, match=message):
-        load(tmp_path / "stream").batches(dataset.replaced([other]))
+        load(tmp_path / "stream").chunks(dataset.replaced([other]), 1)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"words", b"\x08\0\0\0\0\0\0\0{}      "])
@@ -109,7 +109,7 @@ def test_other_pixels_under_the_same_labels_are_refused(
     own = dataset["a"]
     other = changed(own, stored=own.images ^ 1)
     with pytest.raises(DataError, match="has 20 other images, or the same in another order; repl"):
-        load(tmp_path / "stream").batches(dataset.replaced([other]))
+        load(tmp_path / "stream").chunks(dataset.replaced([other]), 1)
 
 
 def test_images_with_files_are_known_by_their_names_at_any_size(

@@ -176,8 +176,8 @@ class Machine:
         jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
         minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on:
             trainings from their last validation, methods from their last record.
-        again: Records of other commits that are to be replaced, by the names that they have in the tables. Trained
-            models are not: for new ones, move the folder `models` away.
+        again: Records of other commits that are to be replaced, by the names that they have in the tables; code that
+            is not committed is all one commit. Trained models are not: for new ones, move the folder `models` away.
         only_tell: Make no record; tell what there is in tables, summaries and pages. The dataset is needed all the
             same, as it says which records are asked for.
     """

@@ -117,7 +117,7 @@ def _chosen(
         for name in searched:
             status.update(f"choosing settings of {name}, {size} images at once")
             try:
-                found[name] = choose(model, held, name, size, model.card.seed or 0, limit).settings
+                found[name] = choose(model, held, name, size, model.card.seed or 0, limit)
             except UserError as error:
                 words = f"{name}: not chosen, runs with its defaults if it runs at all ({error})"
                 aside.print(words, soft_wrap=True)
