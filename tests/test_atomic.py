@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from generalizeformer import atomic
 from generalizeformer.atomic import LONGEST, STALE, alone, file_name, replacing, write_text
 
 
@@ -82,6 +84,27 @@ def test_a_second_process_waits_until_the_first_is_no_longer_alone(tmp_path: Pat
         assert not (tmp_path / "been").exists()
     assert other.wait(60) == 0
     assert (tmp_path / "been").exists()
+
+
+class NoLocks:
+    """A disk that refuses to lock."""
+
+    LOCK_EX = 2
+
+    def flock(self, *_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize("locks", [None, NoLocks()])
+def test_without_locks_work_goes_on_and_errors_of_it_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: object
+) -> None:
+    monkeypatch.setattr(atomic, "fcntl", locks)
+    with alone(tmp_path / "new"):
+        write_text(tmp_path / "new" / "done", "")
+    assert (tmp_path / "new" / "done").exists()
+    with pytest.raises(OSError, match="the work's own"), alone(tmp_path):
+        raise OSError("the work's own")
 
 
 def test_words_are_file_names_as_they_are_unless_they_are_too_long(tmp_path: Path) -> None:

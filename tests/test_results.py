@@ -11,7 +11,7 @@ import pytest
 from generalizeformer.benchmark.records import read
 from generalizeformer.benchmark.store import Stored, place
 from generalizeformer.benchmark.suites import SUITES
-from generalizeformer.benchmark.tables import accuracy_table, seed_means
+from generalizeformer.benchmark.tables import accuracy_table, number, seed_means
 from generalizeformer.config import from_dict
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def prose(text: str) -> list[str]:
 
 
 def told(*values: float, signed: bool = False) -> list[str]:
-    return [f"{value + 0.0:{'+' if signed else ''}.1f}" for value in values]
+    return [number(value, signed) for value in values]
 
 
 def test_the_demo_s_table_is_that_of_the_records() -> None:

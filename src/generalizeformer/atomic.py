@@ -70,5 +70,6 @@ def alone(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as held:
         if fcntl is not None:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            with suppress(OSError):  # some network disks know no locks: as where there are none
+                fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -24,9 +24,9 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.datasets import synthetic
 from generalizeformer.data.domains import Domain, DomainDataset
-from generalizeformer.data.streams import Batch, Chunk, Stream, Truth
+from generalizeformer.data.streams import Chunk, Stream, Truth
 
-SECRET = (Truth, Batch, Chunk, Stream, Domain, DomainDataset)
+SECRET = (Truth, Chunk, Stream, Domain, DomainDataset)
 STREAM = Stream(("a", "b"), 7, 0)
 
 
@@ -123,7 +123,7 @@ def labels_of(dataset: DomainDataset) -> list[list[int]]:
     """The labels of every batch, of whole streams, and of every domain."""
     found = [domain.labels.tolist() for domain in dataset.domains]
     for stream in (STREAM, *(Stream((name,), STREAM.batch_size, 0) for name in dataset.names)):
-        batches = [batch.truth.labels.tolist() for batch in stream.batches(dataset)]
+        batches = [batch.truth.labels.tolist() for batch in stream.chunks(dataset, 1)]
         found += [*batches, [label for batch in batches for label in batch]]
     return found
 

@@ -13,7 +13,7 @@ from generalizeformer.benchmark.plans import recipes
 from generalizeformer.benchmark.records import Refusal
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.core.settings import PAPER as PAPER_MODEL
-from generalizeformer.errors import UserError
+from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import recipe as augmentation
 from generalizeformer.training._paper import PAPER_PHI, PAPER_RECIPE
 
@@ -105,7 +105,6 @@ def test_what_lies_beside_a_cell_is_of_the_same_source_model(tmp_path: Path) -> 
     longer = replace(CELL, recipe=CELL.recipe | {"erm": CELL.recipe["erm"] | {"steps": 7}})
     for cell in (CELL, paper, CELL.source_model, longer, replace(CELL, seed=10)):
         store.write(tmp_path, store.Stored(cell=cell))
-    store.place(tmp_path, CELL).with_name("a-seed-0-broken.json").write_text("{")
     here = {"generalizeformer", "generalizeformer_paper", "source"}
     for cell in (CELL, paper, CELL.source_model):
         found = store.beside(tmp_path, cell)
@@ -259,13 +258,52 @@ def test_a_cell_with_other_settings_has_nothing_stored(tmp_path: Path, name: str
     assert store.read(tmp_path, CELL) == stored(CELL)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"3", b'{"cell": {}}', b"\xff\xfe"])
-def test_what_cannot_be_read_is_not_finished(tmp_path: Path, content: bytes) -> None:
+def newer(content: str) -> bytes:
+    """A finished cell whose file has this in the place of its first record's accuracy."""
+    words = json.dumps(asdict(stored(CELL)))
+    return words.replace('"accuracy": 50.0', content, 1).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Expecting value"),
+        (b"{", "Expecting property name"),
+        (b"3", "setting Stored: .*got 3"),
+        (b'{"cell": {}}', "setting cell.*: "),
+        (b"\xff\xfe", ".*can't decode byte 0xff"),
+        (newer('"accuracy": 50.0, "shade": 1'), "there is no setting 'records.0.shade'"),
+        (newer('"shade": 1'), r"setting records.0.accuracy: .*\[\.\.\.\]"),
+    ],
+)
+def test_records_that_cannot_be_read_are_told_and_never_lost(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    assert store.read(tmp_path, CELL) == store.Stored(cell=CELL)  # there is no file yet
     path = store.place(tmp_path, CELL)
-    assert store.read(tmp_path, CELL) == store.Stored(cell=CELL)
     path.parent.mkdir()
     path.write_bytes(content)
-    assert store.read(tmp_path, CELL) == store.Stored(cell=CELL)
+    message = (
+        rf"\.json: its records cannot be read \({reason}.*\); use the code that wrote them, or move"
+    )
+    for ask in (
+        lambda: store.read(tmp_path, CELL),
+        lambda: store.add(tmp_path, CELL, record(), 1.0),
+        lambda: store.beside(tmp_path, CELL),
+        lambda: store.alike(tmp_path, [replace(CELL, seed=1)], "abc"),
+        lambda: store.check_images(tmp_path, [CELL], domains()),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            ask()
+        assert len(str(caught.value)) < len(str(path)) + 350
+    assert path.read_bytes() == content
+
+
+def test_a_disk_that_does_not_answer_is_no_empty_one(tmp_path: Path) -> None:
+    path = store.place(tmp_path, CELL)
+    path.mkdir(parents=True)  # reading it fails, as on a disk that is gone
+    with pytest.raises(DataError, match="its records cannot be read"):
+        store.read(tmp_path, CELL)
 
 
 def test_a_record_of_a_method_trained_in_another_way_is_not_taken_over(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_what_was_chosen_is_what_ran(made: Any, monkeypatch: pytest.MonkeyPatch)
     last = {"alpha_bn": grid("alpha_bn")[-1], "tent": grid("tent")[-1], "t3a": grid("t3a")[-1]}
 
     def choose(model: Any, held: Any, method: str, size: int, seed: int, limit: Any) -> Any:
-        return selection.Choice(last[method], 1.0, (1.0,))
+        return last[method]
 
     monkeypatch.setattr(bench, "choose", choose)
     other = replace(cell, selection_limit=7, batch_sizes=(4,))  # nothing of it is stored

@@ -48,8 +48,8 @@ def test_pooled_sources_are_the_same_images_as_one_domain() -> None:
 @pytest.mark.parametrize("number", range(5))
 def test_looks_made_before_are_those_that_streams_make(number: int) -> None:
     stream = DYNAMIC.streams()[number]
-    ours = list(stream.batches(met(DYNAMIC, domains())))
-    theirs = list(stream.batches(domains()))
+    ours = list(stream.chunks(met(DYNAMIC, domains()), 1))
+    theirs = list(stream.chunks(domains(), 1))
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.truth.labels, other.truth.labels)
@@ -58,7 +58,7 @@ def test_looks_made_before_are_those_that_streams_make(number: int) -> None:
 
 def pixels(stream: Stream, limit: int | None) -> list[bytes]:
     data = met(replace(DYNAMIC, limit=limit), domains())
-    return sorted(i.numpy().tobytes() for batch in stream.batches(data) for i in batch.images)
+    return sorted(i.numpy().tobytes() for batch in stream.chunks(data, 1) for i in batch.images)
 
 
 @pytest.mark.parametrize("limit", [None, 4, 100])
@@ -77,7 +77,7 @@ def test_several_targets_are_learned_by_nobody_and_met_as_they_are() -> None:
     assert (data.names, list(map(len, data.domains))) == (("a", "c"), [4, 4])
     *alone, mixed, changing = cell.streams()
     shown = [
-        sorted(i.numpy().tobytes() for batch in stream.batches(data) for i in batch.images)
+        sorted(i.numpy().tobytes() for batch in stream.chunks(data, 1) for i in batch.images)
         for stream in (*alone, mixed, changing)
     ]
     assert shown[2] == shown[3] == sorted(shown[0] + shown[1])
@@ -96,6 +96,6 @@ def test_a_limit_takes_the_same_images_whatever_the_looks() -> None:
 def test_mixed_batches_hold_several_looks_and_changing_ones_one_after_another() -> None:
     *_, mixed, changing = replace(DYNAMIC, batch_sizes=(15,)).streams()
     data = met(DYNAMIC, domains())
-    assert all(len(set(b.truth.domains.tolist())) > 1 for b in mixed.batches(data))
+    assert all(len(set(b.truth.domains.tolist())) > 1 for b in mixed.chunks(data, 1))
     order = changing.arrivals(data)[:, 0]
     assert torch.equal(order, order.sort().values)

@@ -11,7 +11,7 @@ from generalizeformer import catalog
 from generalizeformer.benchmark import remembering as file
 from generalizeformer.benchmark.remembering import RememberingBackbone, remembering
 from generalizeformer.benchmark.runner import ADAPTERS, arriving
-from generalizeformer.benchmark.selection import choose, grid
+from generalizeformer.benchmark.selection import choose, grid, scores
 from generalizeformer.core.grouped import GroupedBackbone
 from generalizeformer.core.groups import grouping
 from generalizeformer.core.preprocessing import Preprocessing
@@ -59,14 +59,14 @@ def asked(model: Any, images: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("method", SEARCHED)
-def test_the_choice_is_the_one_without_remembering(
+def test_the_scores_are_those_without_remembering(
     method: str, short: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short(method)
     model, data = taught(), dataset()
-    remembered = choose(model, data, method, BATCH, 0)
+    remembered = scores(model, data, method, BATCH, 0)
     monkeypatch.setattr(file, "MOST", 0)
-    assert choose(model, data, method, BATCH, 0) == remembered
+    assert scores(model, data, method, BATCH, 0) == remembered
 
 
 def test_the_answers_of_every_entry_are_those_without_remembering_to_the_bit() -> None:

@@ -1,4 +1,6 @@
 import math
+import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from generalizeformer import catalog
 from generalizeformer.benchmark import runner
 from generalizeformer.benchmark.records import Refusal
 from generalizeformer.benchmark.runner import ADAPTERS, build_adapter, compare, run
+from generalizeformer.benchmark.selection import choose
 from generalizeformer.data.streams import Stream
 from generalizeformer.errors import ImageError, UserError
 
@@ -142,7 +145,7 @@ def test_a_method_that_learns_is_given_one_batch_of_images_at_a_time(
     given = stub(Stepping())
     model, data = source(), dataset()
     run(model, data, "stub", stream, 0)
-    batches = list(stream.batches(data))
+    batches = list(stream.chunks(data, 1))
     assert [len(images) for (images,) in given] == [len(batch.images) for batch in batches]
     for (images,), batch in zip(given, batches, strict=True):
         assert torch.equal(images, model.card.preprocessing(batch.images))
@@ -273,6 +276,97 @@ def test_time_is_that_of_the_method_alone(stub: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Stream, "_gather", slowly)
     record = run(source(), dataset(), "stub", SINGLE, 0)
     assert record.seconds == len(given) == 6
+
+
+LEARNING = {"tent": {}, "memo": {"views": 2}, "tast": {"heads": 2}, "cotta": {"views": 2}}
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device whose first calls are slow."""
+    monkeypatch.setattr(runner, "_starts_cold", lambda source: True)
+
+
+@pytest.mark.parametrize("method", ["source", "generalizeformer", *LEARNING])
+def test_answers_are_the_same_after_warming_up(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, as records tell them: calibration errors are made of all confidences."""
+    model, data, settings = source(), dataset(), {method: LEARNING.get(method, {})}
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def record() -> Any:
+        made = run(model, data, method, EVEN_MIXED, 0, settings, sources=data)
+        return replace(made, seconds=0.0)
+
+    without = record()
+    monkeypatch.setattr(runner, "_starts_cold", lambda source: True)
+    assert record() == without
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+
+
+def test_a_method_that_draws_draws_the_same_after_warming_up(stub: Any, cold: None) -> None:
+    class Drawing(Stepping):
+        def step(self, *given: Any) -> Tensor:
+            super().step(*given)
+            return torch.rand(len(given[0]), 3)
+
+    given = stub(Drawing())
+    state = torch.get_rng_state()
+    runner.warm(source(), dataset(), "stub", SINGLE, {})
+    assert len(given) == 1
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_throwaway_meets_the_first_batch_untimed_and_is_gone_before_memory_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, cold: None
+) -> None:
+    clock, built, seen = [0.0], [], []
+
+    class Slow(Stepping):
+        def step(self, *given: Any) -> Tensor:
+            clock[0] += 1.0
+            seen.append((len(built), given[0]))
+            return super().step(*given)
+
+    def build(*_: Any, **settings: Any) -> Any:
+        made = Slow()
+        made.itself = made  # only the collector takes this away
+        built.append(weakref.ref(made))
+        return made, settings
+
+    def held(model: Any) -> None:
+        assert [made() for made in built] == [None]
+
+    monkeypatch.setattr(runner, "build_adapter", build)
+    monkeypatch.setattr(runner, "_allocated", held)
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: clock[0])
+    record = run(source(), dataset(), "stub", SINGLE, 0, {"stub": {"steps": 2}})
+    assert record.seconds == 6
+    assert record.settings == {"steps": 2}
+    assert [number for number, _ in seen] == [1] + [2] * 6
+    assert torch.equal(seen[0][1], seen[1][1])
+
+
+def test_a_method_without_state_warms_up_with_as_many_images_as_are_timed(
+    stub: Any, cold: None
+) -> None:
+    given = stub(Grouped())
+    run(source(), dataset(), "stub", MIXED, 0)
+    (warmed, groups), (timed, same) = given
+    assert torch.equal(warmed, timed)
+    assert torch.equal(groups, same)
+
+
+def test_nothing_is_warmed_up_where_first_calls_are_like_all_others(stub: Any) -> None:
+    given = stub(Stepping())
+    run(source(), dataset(), "stub", SINGLE, 0)
+    assert len(given) == 6
+
+
+def test_a_search_is_not_warmed_up(monkeypatch: pytest.MonkeyPatch, cold: None) -> None:
+    monkeypatch.setattr(runner, "warm", lambda *_: pytest.fail("it is not timed"))
+    choose(source(), dataset(), "alpha_bn", 7, 0)
 
 
 def test_a_target_that_a_short_stream_leaves_out_has_no_score() -> None:

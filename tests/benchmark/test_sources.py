@@ -72,11 +72,11 @@ def test_after_is_answered_with_what_the_stream_taught_and_teaches_nothing(metho
     settings: dict[str, Any] = {"tent": {"learning_rate": 0.05, "steps": 3}, "t3a": {"supports": 2}}
     record = run(model, data, method, STREAM, 0, settings, sources=data)
     adapter, _ = build_adapter(method, model, **settings[method])
-    for batch in STREAM.batches(data):
+    for batch in STREAM.chunks(data, 1):
         adapter.step(model.card.preprocessing(batch.images))
     for name in data.names:
         right = []
-        for batch in Stream((name,), 4, 0).batches(data):
+        for batch in Stream((name,), 4, 0).chunks(data, 1):
             answers = adapter.predict(model.card.preprocessing(batch.images)).argmax(1)
             right.append(answers == batch.truth.labels)
         expected = 100 * torch.cat(right).float().mean().item()

@@ -1,13 +1,14 @@
 """What suites tell of records, from records made by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from generalizeformer.benchmark import ablations, dynamic, several_targets, single_source, ways
-from generalizeformer.benchmark.figures import interval_lines
-from generalizeformer.benchmark.pages import benchmark_page
+from generalizeformer.benchmark.figures import SAME, interval_lines
+from generalizeformer.benchmark.pages import benchmark_page, benchmark_sections
 from generalizeformer.benchmark.records import Record
 
 from .toys import record
@@ -135,6 +136,49 @@ def test_the_page_of_several_targets_shows_each_and_what_is_forgotten() -> None:
     assert picture.picture is not None
     assert after.table is not None
     assert after.table.rows == (("source", "90.0"), ("mirror", "80.0"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "has_gains"),
+    [
+        (lambda: benchmark_sections(ABLATIONS), True),
+        (lambda: single_source.sections(SINGLE), True),
+        (lambda: several_targets.sections(SEVERAL), False),
+        (lambda: ablations.sections(ABLATIONS), False),
+    ],
+)
+def test_a_page_sends_readers_to_gains_where_it_has_a_section_of_them(
+    sections: Any, has_gains: bool
+) -> None:
+    made = sections()
+    sent = [
+        place for place, part in enumerate(made) if "gain over them, further below" in part.text
+    ]
+    there = [place for place, part in enumerate(made) if part.title == "Gain over the source model"]
+    assert bool(sent) == bool(there) == has_gains
+    assert all(place < there[0] for place in sent)
+    assert any("never marked as the best" in part.text for part in made)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        lambda: benchmark_sections(SINGLE),
+        lambda: single_source.sections(SINGLE),
+        lambda: several_targets.sections(SEVERAL),
+        lambda: dynamic.sections(DYNAMIC),
+    ],
+)
+def test_pale_and_hatched_bars_are_explained_where_they_are_drawn(sections: Any) -> None:
+    (bars,) = [part for part in sections() if part.title == SAME]
+    assert bars.picture is not None
+    assert "hatched: oracles; pale: methods of fewer trainings" in bars.text
+
+
+def test_lines_over_batch_sizes_are_drawn_where_there_are_two() -> None:
+    title, other = "Accuracy by batch size", [replace(r, batch_size=1) for r in ABLATIONS]
+    assert title not in [part.title for part in benchmark_sections(ABLATIONS)]
+    assert title in [part.title for part in benchmark_sections([*ABLATIONS, *other])]
 
 
 def taught(method: str, source: str, target: str, accuracy: float, **changes: Any) -> Record:
@@ -266,11 +310,11 @@ ABLATIONS = [
 def test_an_ablation_has_its_gain_and_its_paired_difference() -> None:
     (table,) = ablations.tables(ABLATIONS, "t")
     assert table.rows == (
-        ("source", "56.0", "–", "–"),
+        ("source", "56.0 ± 1.4", "–", "–"),
         # Gains of seed 0: 10 and 6, of seed 1: 10 and 10; their means are 8 and 10.
-        ("generalizeformer", "65.0", "+9.0 ± 1.0", "–"),
+        ("generalizeformer", "65.0 ± 2.8", "+9.0 ± 1.0", "–"),
         # Differences -1, 0, -2, -3: mean -1.5, deviation 1.291, and 3.182 for three degrees of freedom.
-        (NAME, "63.5", "+7.5 ± 0.0", "-1.5 (-3.6 to +0.6)"),
+        (NAME, "63.5 ± 1.4", "+7.5 ± 0.0", "-1.5 (-3.6 to +0.6)"),
     )
 
 
@@ -290,9 +334,26 @@ def test_one_pair_has_a_difference_and_no_interval() -> None:
     assert ablations.sections(few)[0].picture is None
 
 
+def test_an_ablation_of_fewer_trainings_than_others_says_so() -> None:
+    fewer = [r for r in ABLATIONS if (r.method, r.run_seed) != (NAME, 1)]
+    (table,) = ablations.tables(fewer, "t")
+    assert [row[1] for row in table.rows] == ["56.0 ± 1.4", "65.0 ± 2.8", "62.5 (1 of 2)"]
+
+
+def test_what_reads_as_nothing_has_no_minus() -> None:
+    slightly = (59.98, 65.96, 61.98, 71.96)  # differences -0.02 and -0.04, so about -0.03
+    less = [*ABLATIONS[:8], *ablated(NAME, slightly)]
+    (table,) = ablations.tables(less, "t")
+    assert table.rows[2][3] == "+0.0 (+0.0 to +0.0)"
+    (table,) = ablations.tables(
+        [*ablated("source", (60.0,) * 4), *ablated(NAME, (59.98,) * 4)], "t"
+    )
+    assert table.rows[1][2] == "+0.0 ± 0.0"
+
+
 def test_an_ablation_alone_has_nothing_to_be_compared_with() -> None:
     (table,) = ablations.tables(ablated(NAME, (1.0, 2.0, 3.0, 4.0)), "t")
-    assert table.rows == ((NAME, "2.5", "–", "–"),)
+    assert table.rows == ((NAME, "2.5 ± 1.4", "–", "–"),)
 
 
 def test_differences_are_drawn_with_their_names() -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -369,11 +370,46 @@ def test_the_commit_is_that_of_the_checkout_or_none(
 ) -> None:
     monkeypatch.delenv("GENERALIZEFORMER_COMMIT", raising=False)
     commit = verb._commit()
-    assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)
+    assert commit is None or re.fullmatch("[0-9a-f]{40}(-changed)?", commit)
     monkeypatch.setattr(verb, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
     assert verb._commit() is None
     monkeypatch.setenv("GENERALIZEFORMER_COMMIT", "abc")
     assert verb._commit() == "abc"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_code_that_is_not_committed_is_no_commit_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+        asked = ["git", "-C", str(tmp_path), *who, *words]
+        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+
+    for name in ("GENERALIZEFORMER_COMMIT", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    code, results = tmp_path / "src" / "generalizeformer" / "cli" / "b.py", tmp_path / "results"
+    monkeypatch.setattr(verb, "__file__", str(code))
+    code.parent.mkdir(parents=True)
+    git("init", "--quiet")
+    code.write_text("1")
+    assert verb._commit() is None  # nothing is committed
+    for path in (results, tmp_path / ".gitignore"):
+        path.write_text("*.pyc")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    commit = git("rev-parse", "HEAD")
+    assert verb._commit() == commit
+    results.write_text("made just now")
+    code.with_name("b.pyc").touch()
+    assert verb._commit() == commit
+    code.write_text("2")
+    assert verb._commit() == f"{commit}-changed"
+    git("add", ".")
+    assert verb._commit() == f"{commit}-changed"
+    git("reset", "--quiet", "--hard")
+    code.with_name("new.py").touch()
+    assert verb._commit() == f"{commit}-changed"
 
 
 def test_cells_side_by_side_give_what_they_give_one_after_another(
@@ -429,6 +465,7 @@ def test_several_suites_share_one_command(done: Any, command: Command, tmp_path:
     [
         (("--backbone", "nope"), "there is no 'nope'"),
         (("--image-size", "2"), "image size: got 2; it must be at least 8"),
+        (("--device", "cuda"), "device: cuda was asked for, but there is no usable one; use cpu"),
         (("--again", "tent", "--only-tell"), "again: got tent, but only_tell makes no records"),
     ],
 )
@@ -436,7 +473,18 @@ def test_what_cannot_be_is_refused_before_images_are_read(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, message: str
 ) -> None:
     monkeypatch.setattr(synthetic, "build", None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert message in refused("benchmark", tmp_path / "out", "--data", "synthetic", *words)
+
+
+def test_what_computes_nothing_needs_no_device(
+    done: Any, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (there, words), out = done, tmp_path / "out"
+    shutil.copytree(there, out)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    elsewhere = ["cuda" if word == "cpu" else word for word in words[2:]]
+    assert command("benchmark", out, *elsewhere, "--only-tell").status == 0
 
 
 def test_a_method_without_a_whole_training_is_told_of(
@@ -449,4 +497,7 @@ def test_a_method_without_a_whole_training_is_told_of(
     )
     assert ended.status == 0, ended.err
     assert "t3a" in ended.err.partition("main: ")[2]
-    assert "on the page only, as no training of it has met all that others met" in ended.err
+    assert (
+        "no mean over all is told of it, as no training of it has met all that others met"
+        in ended.err
+    )

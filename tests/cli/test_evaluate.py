@@ -174,9 +174,9 @@ def test_settings_are_chosen_on_the_sources_where_asked(
 ) -> None:
     asked: list[Any] = []
 
-    def choose(model: Any, held: Any, method: str, *given: Any) -> selection.Choice:
+    def choose(model: Any, held: Any, method: str, *given: Any) -> dict[str, Any]:
         asked.append((held.names, method, *given))
-        return selection.Choice(selection.grid(method)[-1], 50.0, ())
+        return selection.grid(method)[-1]
 
     monkeypatch.setattr(selection, "choose", choose)
     own = tmp_path / "own.json"

@@ -138,6 +138,8 @@ def test_what_the_system_refuses_is_one_line(
         ("benchmark", "stopped; run the same command again to go on\n"),
         ("evaluate", "stopped; nothing was kept: the same command begins anew\n"),
         ("predict", "stopped; nothing was kept: the same command begins anew\n"),
+        ("data check", "stopped; nothing was kept: the same command begins anew\n"),
+        ("data prepare", "stopped; run the same command again to go on\n"),
     ],
 )
 def test_who_stops_a_command_is_told_what_it_has_left(
@@ -146,8 +148,9 @@ def test_who_stops_a_command_is_told_what_it_has_left(
     def stopped() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "VERBS", dict.fromkeys(cli.VERBS, stopped))
-    assert command(verb) == (130, "", words)
+    for module in (cli, cli.data):
+        monkeypatch.setattr(module, "VERBS", dict.fromkeys(module.VERBS, stopped))
+    assert command(*verb.split()) == (130, "", words)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -204,9 +207,13 @@ def test_training_that_cannot_be_is_refused(
         ("--backbone resnte18", "backbone: there is no 'resnte18'; did you mean 'resnet18'?"),
         ("--also memoo", "also: there is no 'memoo' to train; choose from: da_erm, itta"),
         ("--image-size 2", "image size: got 2; it must be at least 8"),
+        (
+            "--device cuda",
+            "device: cuda was asked for, but there is no usable one; use cpu or auto",
+        ),
     ],
 )
-def test_names_are_looked_at_before_images(
+def test_names_and_devices_are_looked_at_before_images(
     refused: Refused,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -217,6 +224,7 @@ def test_names_are_looked_at_before_images(
         raise AssertionError("images were read")
 
     monkeypatch.setattr(synthetic, "build", read)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert expected in refused("train", tmp_path / "x", "--data", "synthetic", *words.split())
 
 
@@ -374,12 +382,23 @@ def test_a_damaged_model_is_told(
         ("--targets zz@fog:5", "there is no domain 'zz'; it has: a, b, c, d"),
         ("--targets c d c", "names a target twice; name each once"),
         ("--order dirichlt", "orders: there is no 'dirichlt'; did you mean 'dirichlet'?"),
-        ("--order dirichlet --order-settings beta", "got 'beta'; give name=value, such as beta=1"),
+        (
+            "--order dirichlet --order-settings x",
+            "order settings: got 'x'; give name=value, such as beta=1",
+        ),
         ("--order dirichlet --order-settings bta=1", "there is no setting 'bta'; the settings are"),
         ("--order dirichlet --order-settings beta=x", "setting beta: "),
         ("--order dirichlet --order-settings beta=0", "dirichlet: beta is 0.0; it must be above 0"),
         ("--order dirichlet --order-settings minimum=50", "lower minimum to"),
         ("--no-single", "streams: none is left; leave out --no-single, or name several targets"),
+        (
+            "--scenario recurring --order slots",
+            "order: got slots, but the scenario has its own; le",
+        ),
+        (
+            "--replay x --limit 3",
+            "limit: got 3, but a stored stream has its own; leave one of both",
+        ),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_refused(

@@ -121,8 +121,9 @@ def test_a_stored_stream_is_replayed(trained: Path, tree: Path, tmp_path: Path) 
         "--order-settings", "minimum=1", "--batch-sizes", 4)  # fmt: skip
     stored = sorted((tmp_path / "first" / "streams").iterdir())
     assert len(stored) == 3
-    run(*words, tmp_path / "second", "--replay", *stored)
-    assert sorted(scores(tmp_path / "first")) == sorted(scores(tmp_path / "second"))
+    for again in (stored, [tmp_path / "first" / "streams"]):
+        run(*words, tmp_path / "second", "--replay", *again)
+        assert sorted(scores(tmp_path / "first")) == sorted(scores(tmp_path / "second"))
 
 
 @pytest.mark.parametrize(("scenario", "count"), [("gradual_rotation", 2), ("recurring", 1)])
@@ -216,7 +217,14 @@ def test_settings_of_a_dataset_are_kept_with_the_model(tmp_path: Path) -> None:
             ["--data", "synthetic", "--leave-out", *"abcd"],
             "leave out: no domain is left to learn from",
         ),
-        (["--data-settings", "colour"], "settings: got 'colour'; give name=value"),
+        (
+            ["--data-settings", "colour"],
+            "data settings: got 'colour'; give name=value, such as drop_error=true",
+        ),
+        (
+            ["--data-settings", "angles=[1,"],
+            "data settings: angles is '[1,', no readable list (Expecting value",
+        ),
         (
             ["--data-settings", "colour=red"],
             "digits: there is no setting 'colour'; the settings are: ",

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import fields, replace
@@ -37,8 +38,9 @@ def test_training_says_how_well_it_went_and_where_the_model_is(
     out = tmp_path / "a [run]"
     ended = command("train", out, *TINY, "--held-out", "a")
     assert ended.status == 0
-    pattern = r"source validation: \d+\.\d % plain, \d+\.\d % generated; saved in (.*)\n"
-    found = re.fullmatch(pattern, ended.out)
+    both = r"\d+\.\d % plain, \d+\.\d % generated"
+    unseen = f"domains that the backbone had not learned from: {both}"
+    found = re.fullmatch(rf"source validation: {both}; {unseen}; saved in (.*)\n", ended.out)
     assert found
     assert found[1] == str(out)
     lines = ended.err.splitlines()  # no terminal: lines in the place of bars
@@ -157,6 +159,18 @@ def test_an_evaluation_is_of_the_protocol_and_seed_of_the_training(
     records = read(run / "evaluation" / "records.json")
     assert {r.targets for r in records} == {("30",), ("45",), ("60",), ("30", "45", "60")}
     assert {r.run_seed for r in records} == {3}
+
+
+def test_lists_are_settings_of_a_dataset_too(command: Command, tmp_path: Path) -> None:
+    tiny = ("--source-steps", "1", "--steps", "1", "--held-out", "20", "--device", "cpu")
+    run = tmp_path / "run"
+    angles = ("source_angles=[20,70]", "target_angles=[5]")
+    ended = command("train", run, "--data-settings", *angles, *tiny)
+    assert ended.status == 0, ended.err
+    assert GeneralizeFormer.from_pretrained(run).card.sources == ("20", "70")
+    command("evaluate", run, "--methods", "source", "--limit", "20", "--batch-sizes", "20")
+    (record,) = read(run / "evaluation" / "records.json")
+    assert record.targets == ("5",)
 
 
 def test_methods_run_with_the_settings_of_a_file(
@@ -314,6 +328,20 @@ def test_files_may_be_named_one_by_one_and_answers_be_csv(
     assert set(rows[0]) == {"file", "class", "probability", "batch"}
 
 
+@pytest.mark.parametrize("to_file", [False, True])
+def test_names_that_are_no_utf_8_have_escapes_in_answers(
+    command: Command, trained: Path, pictures: Path, tmp_path: Path, to_file: bool
+) -> None:
+    file = (pictures / "a.png").rename(pictures / os.fsdecode(b"\xe9.png"))
+    out = tmp_path / "answers"
+    where = ("--out", out) if to_file else ()
+    ended = command("predict", trained, file, "--format", "csv", *where)
+    assert ended.status == 0, ended.err
+    (row,) = csv.DictReader(io.StringIO(out.read_text("utf-8") if to_file else ended.out))
+    assert row["file"] == str(pictures / "\\xe9.png")
+    assert json.loads(command("predict", trained, file).out)[0]["file"] == str(file)
+
+
 def test_files_that_are_no_images_are_named_and_left_out_where_that_is_wanted(
     command: Command, trained: Path, pictures: Path
 ) -> None:
@@ -381,6 +409,35 @@ def test_info_tells_of_a_trained_model(command: Command, trained: Path) -> None:
     assert "training: held-out episodes, 4 steps, on synthetic: a, b, c\n" in ended.out
     assert "φ: " in ended.out
     assert "5 slots" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ((), "training: untrained, on unknown\n"),
+        (("a", "b"), "training: untrained, on unknown: a, b\n"),
+    ],
+)
+def test_info_tells_of_a_model_without_a_named_dataset(
+    command: Command, trained: Path, tmp_path: Path, sources: tuple[str, ...], expected: str
+) -> None:
+    model = GeneralizeFormer.from_pretrained(trained)
+    model.card = replace(model.card, training="untrained", dataset=None, sources=sources)
+    model.save_pretrained(tmp_path / "model")
+    assert expected in command("info", tmp_path / "model").out
+
+
+def test_info_tells_what_unseen_domains_gained_where_it_is_known(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    model = GeneralizeFormer.from_pretrained(trained)
+    line = "\ndomains that the backbone had not learned from: "
+    for plain, adapted in ((60.0, 66.04), (None, None)):
+        model.card = replace(model.card, unseen_accuracy=plain, unseen_adapted_accuracy=adapted)
+        model.save_pretrained(tmp_path / "model")
+        told = command("info", tmp_path / "model").out
+        assert (f"{line}60.0 % plain, 66.0 % generated\n" in told) == (plain is not None)
+        assert (line in told) == (plain is not None)
 
 
 def test_info_lists_what_a_trained_model_generates_unless_asked_for_more(

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from generalizeformer.data.arrivals import load, save
+from generalizeformer.data.arrivals import load, save, stored
 from generalizeformer.data.datasets import synthetic
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.streams import Stream
@@ -31,20 +31,20 @@ def test_a_stored_stream_is_replayed_without_a_draw(
 ) -> None:
     path = tmp_path / "new" / "stream.safetensors"
     save(path, stream, dataset)
-    expected = list(stream.batches(dataset))
+    expected = list(stream.chunks(dataset, 1))
 
     def drawn(*_: Any) -> None:
         raise AssertionError("an order was drawn")
 
     monkeypatch.setattr(Stream, "arrivals", drawn)
-    stored = load(path)
-    assert stored.key() == stream.key()
-    assert stored.fields() == stream.fields()
-    for one, other in zip(stored.batches(dataset), expected, strict=True):
+    again = load(path)
+    assert again.key() == stream.key()
+    assert again.fields() == stream.fields()
+    for one, other in zip(again.chunks(dataset, 1), expected, strict=True):
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.truth.labels, other.truth.labels)
         assert torch.equal(one.truth.domains, other.truth.domains)
-    chunks = torch.cat([chunk.images for chunk in stored.chunks(dataset, 9)])
+    chunks = torch.cat([chunk.images for chunk in again.chunks(dataset, 9)])
     assert torch.equal(chunks, torch.cat([batch.images for batch in expected]))
 
 
@@ -81,7 +81,7 @@ def test_another_dataset_is_refused(
     own = dataset["a"]
     other = own.take(torch.arange(19)) if domain == "take" else changed(own, **domain)
     with pytest.raises(DataError, match=message):
-        load(tmp_path / "stream").batches(dataset.replaced([other]))
+        load(tmp_path / "stream").chunks(dataset.replaced([other]), 1)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"words", b"\x08\0\0\0\0\0\0\0{}      "])
@@ -109,7 +109,7 @@ def test_other_pixels_under_the_same_labels_are_refused(
     own = dataset["a"]
     other = changed(own, stored=own.images ^ 1)
     with pytest.raises(DataError, match="has 20 other images, or the same in another order; repl"):
-        load(tmp_path / "stream").batches(dataset.replaced([other]))
+        load(tmp_path / "stream").chunks(dataset.replaced([other]), 1)
 
 
 def test_images_with_files_are_known_by_their_names_at_any_size(
@@ -122,7 +122,23 @@ def test_images_with_files_are_known_by_their_names_at_any_size(
 
     names = [f"x/{number}" for number in range(19)] + ["x/\udce9"]
     save(tmp_path / "stream", STREAMS[0], named(names, 8))
-    stored = load(tmp_path / "stream")
-    assert torch.equal(stored.arrivals(named(names, 4)), stored.rows)
+    again = load(tmp_path / "stream")
+    assert torch.equal(again.arrivals(named(names, 4)), again.rows)
     with pytest.raises(DataError, match="has 20 other images"):
-        stored.arrivals(named(names[::-1], 8))
+        again.arrivals(named(names[::-1], 8))
+
+
+def test_a_folder_stands_for_the_streams_in_it(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.safetensors" for name in "cab"]
+    for file in (*files, tmp_path / "notes.txt"):
+        file.touch()
+    assert stored(tmp_path) == sorted(files)
+    assert stored(files[0]) == [files[0]]
+
+
+def test_a_folder_without_streams_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(
+        DataError, match=r"no stored stream \(\*.safetensors\) in this folder; name"
+    ):
+        stored(tmp_path)

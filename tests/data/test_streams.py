@@ -44,7 +44,7 @@ def test_batches_are_full_but_for_the_last_and_hold_what_the_order_says(
     dataset: DomainDataset, fields: dict[str, Any]
 ) -> None:
     stream = Stream(**fields)
-    batches = list(stream.batches(dataset))
+    batches = list(stream.chunks(dataset, 1))
     sizes = [len(batch.images) for batch in batches]
     total = 20 * len(stream.targets)
     assert sum(sizes) == total
@@ -63,7 +63,7 @@ def test_chunks_are_the_batches_several_at_once(
     dataset: DomainDataset, fields: dict[str, Any], images: int
 ) -> None:
     stream = Stream(**fields)
-    batches = stream.batches(dataset)
+    batches = stream.chunks(dataset, 1)
     for chunk in stream.chunks(dataset, images):
         assert len(chunk.images) <= max(images, stream.batch_size)
         assert torch.unique(chunk.groups).tolist() == list(range(int(chunk.groups.max()) + 1))
@@ -191,7 +191,7 @@ def images_under_change(dataset: DomainDataset) -> dict[tuple[int, int], Tensor]
     """Every image of every target, each made alone."""
     stream = Stream(WORDS, 1, 0)
     arrivals = stream.arrivals(dataset).tolist()
-    batches = stream.batches(dataset)
+    batches = stream.chunks(dataset, 1)
     return {(t, i): batch.images[0] for (t, i), batch in zip(arrivals, batches, strict=True)}
 
 
@@ -199,7 +199,7 @@ def test_a_change_leaves_the_stored_images_and_the_truth_alone(dataset: DomainDa
     before = [domain.images.clone() for domain in dataset.domains]
     stream = Stream(WORDS, 7, 0)
     changed = 0
-    for batch in stream.batches(dataset):
+    for batch in stream.chunks(dataset, 1):
         for image, label, target in zip(
             batch.images, batch.truth.labels, batch.truth.domains, strict=True
         ):
@@ -219,7 +219,7 @@ def test_noise_is_another_for_another_seed_and_the_same_for_the_same(
 ) -> None:
     def shown(seed: int) -> dict[int, Tensor]:
         stream = Stream(("a@gaussian_noise:5",), 20, seed)
-        batch = next(stream.batches(dataset))
+        batch = next(stream.chunks(dataset, 1))
         places = stream.arrivals(dataset)[:, 1].tolist()
         return dict(zip(places, batch.images, strict=True))
 
@@ -254,7 +254,7 @@ def _unchecked(fields: dict[str, Any]) -> Stream:
 
 def test_an_unknown_target_is_refused_before_the_first_batch(dataset: DomainDataset) -> None:
     with pytest.raises(ValueError, match="there is no domain 'w'; it has: a, b, c"):
-        Stream(("w",), 4, 0).batches(dataset)
+        Stream(("w",), 4, 0).chunks(dataset, 1)
 
 
 def test_chunks_of_no_images_are_refused(dataset: DomainDataset) -> None:

@@ -11,22 +11,26 @@ from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import summary as of_targets
 from generalizeformer.benchmark.tables import (
+    FEWER,
     Table,
     batch_sizes,
     by_seed,
     gain_over,
     method_names,
+    number,
     sources_table,
     target_table,
     whole,
+    written,
 )
 
 FULL = "generalizeformer"
 HEADS = ("method", "accuracy, %", "gain over source", "difference to the full model")
 ABOUT = (
     "Every row changes one thing and trains φ anew on the same backbones; generalizeformer_paper has "
-    "the paper's. Gains are percentage points over the source model, mean ± standard error over trainings. "
-    "Differences are paired, target by target and seed by seed, with their 95 % interval (Student's t over all pairs)."
+    "the paper's. Accuracies are mean ± spread over trainings, gains percentage points over the source model, "
+    "mean ± standard error over trainings. Differences are paired, target by target and seed by seed, with their 95 % "
+    f"interval (Student's t over all pairs). {FEWER}"
 )
 
 
@@ -83,30 +87,34 @@ def _pairs(records: Sequence[Record], method: str) -> list[float]:
 
 
 def _table(records: Sequence[Record], title: str) -> Table:
-    rows = tuple(_row(records, method) for method in method_names(records))
+    methods = method_names(records)
+    accuracies = written([by_seed(whole(records, m), lambda r: r.accuracy) for m in methods])
+    others = [_told(records, method) for method in methods]
+    rows = tuple(
+        (m, cell, *more) for m, cell, more in zip(methods, accuracies, others, strict=True)
+    )
     return Table(title, HEADS, rows, ())
 
 
-def _row(records: Sequence[Record], method: str) -> tuple[str, ...]:
-    scores = by_seed(whole(records, method), lambda record: record.accuracy)
-    accuracy = f"{mean(scores):.1f}" if scores else "–"
+def _told(records: Sequence[Record], method: str) -> tuple[str, str]:
+    """Gain and difference."""
     if method == "source":
-        return method, accuracy, "–", "–"
-    return method, accuracy, _gain(gains(records, method)), _difference(records, method)
+        return "–", "–"
+    return _gain(gains(records, method)), _difference(records, method)
 
 
 def _gain(values: list[float]) -> str:
     error = standard_error(values)
     spread = "" if error is None else f" ± {error:.1f}"
-    return f"{mean(values):+.1f}{spread}" if values else "–"
+    return f"{number(mean(values))}{spread}" if values else "–"
 
 
 def _difference(records: Sequence[Record], method: str) -> str:
     pairs, told = _pairs(records, method), difference(records, method)
     if method == FULL or not pairs:
         return "–"
-    reach = "" if told is None else f" ({told.low:+.1f} to {told.high:+.1f})"
-    return f"{mean(pairs):+.1f}{reach}"
+    reach = "" if told is None else f" ({number(told.low)} to {number(told.high)})"
+    return f"{number(mean(pairs))}{reach}"
 
 
 def _compared(records: Sequence[Record], method: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Bench:
         if (method, batch_size) not in self.choices:
             seed, limit = self.cell.seed, self.cell.selection_limit
             chosen = choose(self.model, self.held, method, batch_size, seed, limit)
-            self.choices[method, batch_size] = chosen.settings
+            self.choices[method, batch_size] = chosen
         return self.choices[method, batch_size]
 
     def _run(

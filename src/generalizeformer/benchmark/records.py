@@ -41,7 +41,8 @@ class Record:
     forwards: float | None = None  # images through a backbone, per image of the stream
     backwards: float | None = None  # the same for gradients on their way back
     # Bytes at the highest, above those before the method was built: its copies, its images, what libraries take to
-    # work in. Known of GPUs only. Methods without state are given many batches at once, so theirs is of many batches.
+    # work in and give back. Known of GPUs only. Methods without state are given many batches at once, so theirs is of
+    # many batches.
     memory: int | None = None
     device: str = ""  # that it ran on, where a benchmark noted it
     commit: str | None = None  # of the code, likewise

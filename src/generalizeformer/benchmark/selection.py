@@ -1,7 +1,7 @@
 """Settings of methods chosen without labels of the target, and, marked as such, with them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from generalizeformer import catalog
@@ -12,15 +12,6 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.streams import Stream
 from generalizeformer.errors import DataError
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The settings that did best, how well they did, and how well every entry of the grid did, in its order."""
-
-    settings: dict[str, Any]
-    score: float  # percent, mean over the source validation domains
-    scores: tuple[float, ...]
 
 
 def grid(method: str) -> tuple[dict[str, Any], ...]:
@@ -36,13 +27,25 @@ def choose(
     batch_size: int,
     seed: int,
     limit: int | None = None,
-) -> Choice:
+) -> dict[str, Any]:
     """The settings that do best on source validation domains, each met as a target of its own.
 
     Training-domain validation (Gulrajani & Lopez-Paz, 2021) with the accuracy after adaptation, as in T3A's
     protocol. Ties go to the earlier entry. `limit`: images of each domain; None: all.
     """
-    entries = grid(method)
+    found = scores(source, validation, method, batch_size, seed, limit)
+    return grid(method)[found.index(max(found))]  # index finds the first
+
+
+def scores(
+    source: GeneralizeFormer,
+    validation: DomainDataset,
+    method: str,
+    batch_size: int,
+    seed: int,
+    limit: int | None = None,
+) -> list[float]:
+    """How every entry of the grid does, in its order: percent, mean over the domains."""
     streams = [Stream((name,), batch_size, seed, limit) for name in validation.names]
     with remembering(source, validation, streams) as (lent, read):
 
@@ -51,9 +54,7 @@ def choose(
             found = [run(lent, validation, method, s, *given).accuracy for s in streams]
             return sum(found) / len(found)
 
-        scores = tuple(score(settings) for settings in entries)
-    best = scores.index(max(scores))  # index finds the first
-    return Choice(entries[best], scores[best], scores)
+        return [score(settings) for settings in grid(method)]
 
 
 def best_in_hindsight(candidates: Sequence[Record]) -> Record:

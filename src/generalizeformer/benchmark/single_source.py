@@ -5,7 +5,13 @@ from statistics import mean
 from typing import Any
 
 from generalizeformer.benchmark import figures
-from generalizeformer.benchmark.pages import ABOUT_CHOICES, ABOUT_GAIN, ABOUT_SOURCES, ABOUT_TARGETS
+from generalizeformer.benchmark.pages import (
+    ABOUT_CHOICES,
+    ABOUT_GAIN,
+    ABOUT_PICTURE,
+    ABOUT_SOURCES,
+    ABOUT_TARGETS_AND_GAINS,
+)
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.summary import choices_table
@@ -64,12 +70,12 @@ def sections(records: Sequence[Record]) -> list[Section]:
         *(
             Section(
                 told.title.capitalize(),
-                ABOUT_TARGETS if "trainings" in told.columns else ABOUT,
+                ABOUT_TARGETS_AND_GAINS if "trainings" in told.columns else ABOUT,
                 told,
             )
             for told in tables(records, "accuracy")
         ),
-        Section(figures.SAME, picture=figures.accuracy_bars(records)),
+        Section(figures.SAME, ABOUT_PICTURE, picture=figures.accuracy_bars(records)),
         Section("Gain over the source model", ABOUT_GAIN, gain_table(records, "")),
         Section("On the source, afterwards", ABOUT_SOURCES, sources_table(records, "")),
         Section("Settings", ABOUT_CHOICES, choices_table(records, "")),

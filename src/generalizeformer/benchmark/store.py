@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from generalizeformer import atomic
@@ -15,6 +16,7 @@ from generalizeformer.config import from_dict
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.errors import DataError
 
+REASON = 200  # letters; some reasons quote whole records
 Key = tuple[str, str]
 """A method's name and a stream's key."""
 
@@ -146,7 +148,7 @@ def write(folder: Path, stored: Stored) -> None:
 def read(folder: Path, cell: Cell) -> Stored:
     """What is stored of this cell, also in other batch sizes."""
     stored = _stored(place(folder, cell))
-    if stored is None:  # done again, as that is all there is to do
+    if stored is None:
         return Stored(cell=cell)
     also: dict[str, Any] = cell.recipe.get("also", {})
     # A method that is trained for in another way than its record says has none.
@@ -155,8 +157,17 @@ def read(folder: Path, cell: Cell) -> Stored:
 
 
 def _stored(path: Path) -> Stored | None:
-    """What the file tells; None where there is none, or none that can be read."""
+    """What the file tells; None where there is none.
+
+    One that cannot be read is no empty one: what is added to it would replace the records it holds.
+    """
     try:
         return from_dict(Stored, json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, TypeError) as error:
+        reason = shorten(str(error), REASON)
+        raise DataError(
+            f"{path}: its records cannot be read ({reason}); use the code that wrote them, or move the file away and "
+            "they are made again"
+        ) from None

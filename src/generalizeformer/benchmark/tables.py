@@ -270,8 +270,13 @@ def percent(values: list[float], signed: bool = False, digits: int = 1) -> str:
     if not values:
         return "–"
     spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    middle = round(mean(values), digits) + 0.0  # no -0.0
-    return f"{middle:{'+' if signed else ''}.{digits}f}{spread}"
+    return f"{number(mean(values), signed, digits)}{spread}"
+
+
+def number(value: float, signed: bool = True, digits: int = 1) -> str:
+    """As text, with its sign where that matters; what reads as nothing is never below it."""
+    rounded = round(value, digits) + 0.0  # no -0.0
+    return f"{rounded:{'+' if signed else ''}.{digits}f}"
 
 
 def _circumstances(record: Record) -> tuple[str, int, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from statistics import mean
 from typing import Any
 
 from generalizeformer.benchmark import figures
+from generalizeformer.benchmark.pages import ABOUT_PICTURE
 from generalizeformer.benchmark.records import Record
 from generalizeformer.benchmark.report import Section
 from generalizeformer.benchmark.tables import (
@@ -70,7 +71,8 @@ def ways_sections(
     for size in batch_sizes(records):
         mine, heading = [r for r in records if r.batch_size == size], f"Batches of {size}"
         parts += [Section(heading, ABOUT.format(thing), ways_table(mine, "")), each(mine)]
-    return [*parts, Section(figures.SAME, picture=figures.accuracy_bars(records, _words))]
+    drawn = figures.accuracy_bars(records, _words)
+    return [*parts, Section(figures.SAME, ABOUT_PICTURE, picture=drawn)]
 
 
 def _words(record: Record) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from generalizeformer.cli._terminal import console, print_whole
+from generalizeformer.cli._terminal import console, print_whole, printable
 from generalizeformer.data.storage.comparison import versions
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ Row = tuple[str, str, str, str, str, str]
 
 def say(line: str) -> None:
     """Prints a line as it is, however long."""
-    console.print(_printable(line), soft_wrap=True)
-
-
-def _printable(text: str) -> str:
-    """The text with escapes for what is none: a file's name may hold any bytes."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    console.print(printable(line), soft_wrap=True)
 
 
 def show_list(rows: Sequence[Row]) -> None:
@@ -114,7 +109,7 @@ def show_counts(counts: "Counts", published: "Published | None") -> None:
     labels = _ordered(labels, () if published is None else published.classes)
     table = Table("class")
     for head in (*domains, "all"):
-        table.add_column(Text(_printable(head)), justify="right")
+        table.add_column(Text(printable(head)), justify="right")
     for label in labels:
         _add(table, label, [counts[domain].get(label, 0) for domain in domains])
     table.add_section()
@@ -128,7 +123,7 @@ def _ordered(names: Iterable[str], first: Sequence[str]) -> list[str]:
 
 
 def _add(table: Table, head: str, numbers: list[int]) -> None:
-    table.add_row(Text(_printable(head)), *(f"{number:,}" for number in [*numbers, sum(numbers)]))
+    table.add_row(Text(printable(head)), *(f"{number:,}" for number in [*numbers, sum(numbers)]))
 
 
 def show_findings(findings: "Findings", published: "Published | None") -> None:

@@ -10,7 +10,7 @@ import tyro
 
 from generalizeformer.cli._data import Choice
 from generalizeformer.cli._recipe import Augment, Division, Flags, given
-from generalizeformer.cli._settings import overridden, pairs
+from generalizeformer.cli._settings import overridden, settings_of_data
 from generalizeformer.cli._terminal import Device
 from generalizeformer.cli.evaluate import known_methods
 from generalizeformer.cli.train import Apart, card_for
@@ -107,7 +107,7 @@ class Part:
             protocol=self.protocol,
             root=root,
             size=self.image_size,
-            settings=pairs(self.data_settings),
+            settings=settings_of_data(self.data_settings),
         )
 
     def cells(self, domains: "DomainDataset", divided: str | None) -> "dict[str, list[Cell]]":
@@ -120,7 +120,8 @@ class Part:
         shared: dict[str, Any] = {
             **{name: getattr(self, name) for name in (*same, "pretrained", "precision")},
             **{"methods": named, "backbone": card.architecture, "protocol": divided},
-            **{"preprocessing": card.preprocessing, "dataset_settings": pairs(self.data_settings)},
+            "preprocessing": card.preprocessing,
+            "dataset_settings": settings_of_data(self.data_settings),
         }
         asked = self._flags(named)
         return {
@@ -172,8 +173,8 @@ class Machine:
         jobs: Cells at a time, each in a process of its own on the same device; a large GPU serves several.
         minutes: Stop after about so many, and tell what there is by then; no limit if not given. Run again, it goes on:
             trainings from their last validation, methods from their last record.
-        again: Records of other commits that are to be replaced, by the names that they have in the tables. Trained
-            models are not: for new ones, move the folder `models` away.
+        again: Records of other commits that are to be replaced, by the names that they have in the tables; code that
+            is not committed is all one commit. Trained models are not: for new ones, move the folder `models` away.
         only_tell: Make no record; tell what there is in tables, summaries and pages. It needs no images, but with
             --data folder, where they say what the domains are.
     """

@@ -1,4 +1,4 @@
-"""Settings from a JSON file: of a recipe, laid over those of the flags, and of methods."""
+"""Settings from words, or from a JSON file: of a recipe, laid over those of the flags, and of methods."""
 
 import json
 from collections.abc import Sequence
@@ -33,12 +33,34 @@ def method_settings(path: Path | None) -> dict[str, dict[str, Any]]:
     return settings
 
 
-def pairs(words: Sequence[str]) -> dict[str, str]:
-    """Settings from words such as beta=1.0; what a value has to be is checked where it is used."""
+def settings_of_data(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of a dataset from words such as drop_error=true."""
+    return _pairs("data settings", words, "drop_error=true")
+
+
+def settings_of_order(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of an order of arrival from words such as beta=1.0."""
+    return _pairs("order settings", words, "beta=1.0")
+
+
+def _pairs(flag: str, words: Sequence[str], example: str) -> dict[str, Any]:
+    """Names and values; what a value has to be is checked where it is used."""
     for word in words:
         if "=" not in word:
-            raise UserError(f"settings: got {word!r}; give name=value, such as beta=1.0")
-    return dict(word.split("=", 1) for word in words)
+            raise UserError(f"{flag}: got {word!r}; give name=value, such as {example}")
+    return {name: _value(flag, name, text) for name, text in (word.split("=", 1) for word in words)}
+
+
+def _value(flag: str, name: str, text: str) -> Any:
+    """The value as it was written, or the list that it is."""
+    if not text.startswith("["):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{flag}: {name} is {text!r}, no readable list ({error}); give one such as [15,75]"
+        ) from None
 
 
 def _check(method: str, given: Any) -> None:

@@ -1,4 +1,4 @@
-"""How things look in a terminal: progress and tables."""
+"""How things look in a terminal: progress, tables and names."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,6 +100,11 @@ def count_progress(title: str) -> Iterator[Callable[[int, int], None]]:
     finally:
         if progress.task_ids:  # a bar that never started leaves no empty line
             progress.stop()
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what is none: a file's name may hold any bytes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def show(table: "Table") -> None:

@@ -19,6 +19,7 @@ from generalizeformer.cli._terminal import (
     console,
     fabric,
     make_folder,
+    pick_device,
     show,
     show_words,
     stage_progress,
@@ -70,6 +71,8 @@ def record(
     first = check_common(parts)
     check_apart(out, where.root)
     check_size(first.image_size)
+    if not where.only_tell:  # which computes nothing
+        pick_device(where.device)
     for name in {part.backbone for part in parts.values() if part.backbone is not None}:
         library_of(name)  # one that nobody knows is told before images are read
     choice = first.choice(where.root)
@@ -177,7 +180,7 @@ def _tell(out: Path, name: str, data: str, cells: "Sequence[Cell]") -> None:
         console.print(f"{name}: no records yet", soft_wrap=True)
         return
     if few := [m for m in method_names(records) if not _is_whole(records, m)]:
-        words = "on the page only, as no training of it has met all that others met"
+        words = "no mean over all is told of it, as no training of it has met all that others met"
         aside.print(f"{name}: {', '.join(few)}: {words}", soft_wrap=True)
     write(out / "summary.json", records, suite.summary)
     console.print(f"records: {out / 'cells'}", soft_wrap=True)
@@ -203,16 +206,24 @@ def _is_whole(records: "Sequence[Record]", method: str) -> bool:
 def _commit() -> str | None:
     """The commit of a checkout that this code runs from; None where it is installed, or git is missing.
 
-    A copy without its history, on a rented machine for one, is told by $GENERALIZEFORMER_COMMIT.
+    Its name ends in -changed where the code is not quite the commit's. A copy without its history, on a rented
+    machine for one, is told by $GENERALIZEFORMER_COMMIT.
     """
     checkout = Path(__file__).parents[3]
     told = os.environ.get("GENERALIZEFORMER_COMMIT")
     if told or not (checkout / ".git").exists():
         return told
+    commit = _git(checkout, "rev-parse", "HEAD")
+    # New files count. Only the code's: results change while they are made.
+    changed = commit and _git(checkout, "status", "--porcelain", "--", "src")
+    return f"{commit}-changed" if changed else commit
+
+
+def _git(checkout: Path, *words: str) -> str | None:
+    """What git says; None where it says nothing, fails, or is missing."""
     try:
-        asked = subprocess.run(
-            ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True
-        )
+        asked = subprocess.run(["git", "-C", str(checkout), *words], capture_output=True, text=True)
     except OSError:
         return None
-    return asked.stdout.strip() or None
+    said = asked.stdout.strip()  # some words also where it fails
+    return said if said and asked.returncode == 0 else None

@@ -67,6 +67,7 @@ def evaluate(
     check_model(run)
     folder = out or run / "evaluation"
     check_folder(folder)
+    arriving.check()
     if choose is not None and choose < 1:
         raise UserError(f"choose: got {choose}; give the number of images, 1 or more")
     chosen, own = known_methods(methods), method_settings(settings)
@@ -116,7 +117,7 @@ def _chosen(
         for name in searched:
             status.update(f"choosing settings of {name}, {size} images at once")
             try:
-                found[name] = choose(model, held, name, size, model.card.seed or 0, limit).settings
+                found[name] = choose(model, held, name, size, model.card.seed or 0, limit)
             except UserError as error:
                 words = f"{name}: not chosen, runs with its defaults if it runs at all ({error})"
                 aside.print(words, soft_wrap=True)

@@ -60,13 +60,16 @@ def _trained(path: Path) -> "tuple[nn.Module, Selection]":
     """The backbone of a trained model and what is generated in it, after a few words on the model."""
     from generalizeformer.core.backbones import parameter_count
     from generalizeformer.core.generalizeformer import GeneralizeFormer
+    from generalizeformer.training._scoring import unseen
 
     check_model(path)
     model = GeneralizeFormer.from_pretrained(path)
     card = model.card
     console.print(f"backbone: {card.architecture}, {len(card.classes)} classes", soft_wrap=True)
-    console.print(
-        f"training: {card.training}, on {card.dataset}: {', '.join(card.sources)}", soft_wrap=True
-    )
+    sources = f": {', '.join(card.sources)}" if card.sources else ""
+    learned = f"{card.dataset or 'unknown'}{sources}"  # trained in Python, on images without a name
+    console.print(f"training: {card.training}, on {learned}", soft_wrap=True)
+    if gained := unseen(card):
+        console.print(gained, soft_wrap=True)
     console.print(f"φ: {parameter_count(model.generator):,} parameters")
     return model.backbone, model.config.selection

@@ -31,8 +31,8 @@ VERBS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "data": data.data,
 }
-AT_THE_END = ("evaluate", "predict")
-"""Verbs that write what they have found once they have found all of it."""
+AT_THE_END = ("evaluate", "predict", "data check")
+"""Verbs that tell what they have found once they have found all of it."""
 DESCRIPTION = (
     "Keeps an image classifier accurate when the data shifts: parameters are generated for every batch. "
     "`generalizeformer --version` tells the version."
@@ -80,7 +80,7 @@ def _check_verb(words: list[str], verbs: Mapping[str, Any]) -> None:
 
 def _left(words: list[str]) -> str:
     """What a verb that was stopped has left behind."""
-    if words[:1] and words[0] in AT_THE_END:
+    if " ".join(words[: 2 if words[:1] == ["data"] else 1]) in AT_THE_END:
         return "nothing was kept: the same command begins anew"
     return "run the same command again to go on"
 

@@ -13,7 +13,14 @@ import tyro
 
 from generalizeformer.atomic import write_text
 from generalizeformer.cli._settings import method_settings
-from generalizeformer.cli._terminal import Device, aside, check_model, make_folder, pick_device
+from generalizeformer.cli._terminal import (
+    Device,
+    aside,
+    check_model,
+    make_folder,
+    pick_device,
+    printable,
+)
 from generalizeformer.errors import DataError, ImageError, UserError
 from generalizeformer.seeds import derive
 
@@ -178,7 +185,9 @@ def _csv(answers: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, ["file", "class", "probability", "batch"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(answers)
+    for answer in answers:  # json has escapes of its own for names that are no UTF-8
+        named = {name: printable(answer[name]) for name in ("file", "class")}
+        writer.writerow(answer | named)
     return text.getvalue()
 
 

@@ -9,13 +9,14 @@ import tyro
 from generalizeformer.cli._checks import check_apart, check_size
 from generalizeformer.cli._data import Choice, source_domains
 from generalizeformer.cli._recipe import Flags
-from generalizeformer.cli._settings import overridden, pairs
+from generalizeformer.cli._settings import overridden, settings_of_data
 from generalizeformer.cli._terminal import (
     Device,
     aside,
     console,
     fabric,
     introduced,
+    pick_device,
     stage_progress,
 )
 from generalizeformer.errors import DataError
@@ -50,8 +51,8 @@ class Sources:
             the sources. Of living17: good, rand or bad. The dataset's usual one if not given.
         sources: Domains to learn from; all of the dataset's sources if none is named.
         leave_out: Domains not to learn from, so that they are targets; instead of sources.
-        data_settings: Other settings of the dataset, such as drop_error=true for pacs or rotation=clean for
-            rotated_mnist.
+        data_settings: Other settings of the dataset, such as drop_error=true for pacs, rotation=clean for
+            rotated_mnist or source_angles=[15,75] for rotated digits.
         classes_apart: Share the classes out over the sources, so that none knows all of them (output-level shift):
             labels: in the order of the labels; 0 to 4: in one of five seeded orders.
         image_size: Pixels per side; if not given, the dataset's own, or 224 for image files.
@@ -73,7 +74,7 @@ class Sources:
             protocol=self.protocol,
             root=self.root,
             size=self.image_size,
-            settings=pairs(self.data_settings),
+            settings=settings_of_data(self.data_settings),
         )
 
     def load(self) -> "tuple[DomainDataset, str | None]":
@@ -119,12 +120,13 @@ def train(
     if backbone is not None:
         library_of(backbone)  # a name that nobody knows is told before images are read
     check_size(source.image_size)
+    pick_device(device)
     domains, divided = source.load()
     recipe.check(domains)
     card = card_for(domains, backbone, source.image_size, divided, pretrained)
     card = replace(
         card,
-        dataset_settings=pairs(source.data_settings),
+        dataset_settings=settings_of_data(source.data_settings),
         classes_apart=source.classes_apart,
     )
     run_training(domains, recipe, card, out, pretrained, fabric(device, devices, precision))

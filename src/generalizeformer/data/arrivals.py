@@ -57,6 +57,18 @@ def save(path: Path, stream: Stream, dataset: DomainDataset) -> None:
         save_file({"arrivals": rows}, partial, {"about": json.dumps(about)})
 
 
+def stored(path: Path) -> list[Path]:
+    """The files that a path stands for: those of a folder in the order of their names, else the path itself."""
+    if not path.is_dir():
+        return [path]
+    if files := sorted(path.glob("*.safetensors")):
+        return files
+    raise DataError(
+        f"{path}: no stored stream (*.safetensors) in this folder; name the folder evaluation/streams of a run, or "
+        "files of it"
+    )
+
+
 def load(path: Path) -> StoredStream:
     """The stream of a file that `save` wrote."""
     try:

@@ -27,16 +27,6 @@ UP_AND_DOWN = (1, 2, 3, 4, 5, 4, 3, 2, 1)  # severities of a gradual stream
 FULL_TURN, JITTER = 90, 5  # degrees, of a gradual rotation
 
 
-def single(targets: Sequence[str], batch_size: int = 20, seed: int = 0) -> list[Stream]:
-    """Every target by itself, the method starting anew for each."""
-    return [Stream((target,), batch_size, seed) for target in targets]
-
-
-def mixed(targets: Sequence[str], batch_size: int = 20, seed: int = 0) -> Stream:
-    """All targets in one stream, mixed image by image."""
-    return Stream(tuple(targets), batch_size, seed)
-
-
 def continual_corruptions(
     domain: str, severity: int = 5, batch_size: int = 64, seed: int = 0
 ) -> Stream:

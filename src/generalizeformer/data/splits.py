@@ -1,7 +1,6 @@
 """Division of source domains: what is learned from, what models are selected with, who knows which classes."""
 
 import hashlib
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -33,11 +32,6 @@ def split_all(
     return dataset.replaced(training), dataset.replaced(
         d.take(out.sort().values) for d, out in pairs
     )
-
-
-def leave_one_out(dataset: DomainDataset) -> Iterator[tuple[str, DomainDataset]]:
-    """Every domain as the target once, with the other domains as its sources."""
-    return ((name, dataset.without([name])) for name in dataset.names)
 
 
 def seeded(count: int, validation: float, seed: int) -> Int64[Tensor, " held_out"]:

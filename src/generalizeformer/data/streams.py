@@ -30,16 +30,11 @@ class Truth:
     domains: Int64[Tensor, " n"]  # positions in the stream's targets
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Images that arrive together. The truth stands apart, so that it is easy not to hand over."""
-
-    images: UInt8[Tensor, "n c h w"]
-    truth: Truth
-
-
 class Chunk(NamedTuple):
-    """Consecutive batches at once; images of one batch share a group id, counted from 0."""
+    """Consecutive batches at once; images of one batch share a group id, counted from 0.
+
+    The truth stands apart, so that it is easy not to hand over.
+    """
 
     images: UInt8[Tensor, "n c h w"]
     groups: Int64[Tensor, " n"]
@@ -99,15 +94,11 @@ class Stream:
         rows: Tensor = order.arrange(parts, generator, config, self.batch_size)
         return rows[: self.limit]
 
-    def batches(self, dataset: DomainDataset) -> Iterator[Batch]:
-        """The batches one after another. The last one may be short; no image is dropped."""
-        pieces = torch.split(self.arrivals(dataset), self.batch_size)
-        return (Batch(*self._gather(dataset, piece)) for piece in pieces)
-
     def chunks(self, dataset: DomainDataset, images: int) -> Iterator[Chunk]:
-        """The same batches, several at once: as many as fit in `images`, and at least one.
+        """The batches one after another, as many at once as fit in `images`, and at least one.
 
-        For methods that keep no state, whose answers to a batch do not depend on its neighbours.
+        Several at once are for methods that keep no state, whose answers to a batch do not depend on its neighbours.
+        The last batch may be short; no image is dropped.
         """
         _check_at_least_one("images", images)
         together = max(1, images // self.batch_size) * self.batch_size

@@ -156,6 +156,7 @@ class _Run:
     def _companion(self, name: str, model: GeneralizeFormer) -> dict[str, Tensor]:
         """What a compared method learns from the sources, beside the finished backbone."""
         config = config_of(name, self.recipe.also[name])
+        torch.manual_seed(self.recipe.seed)  # whatever was trained, or only loaded, before
         method = training_of(
             name, model, self.data, self.held, self.preprocessing, config, self.fabric
         )

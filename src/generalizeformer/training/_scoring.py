@@ -65,10 +65,16 @@ def mean_accuracies(
 def told(card: Card) -> str:
     """What was right on source images that nothing was learned from."""
     words = f"source validation: {_both(card.source_accuracy, card.adapted_accuracy)}"
+    gained = unseen(card)
+    return words if gained is None else f"{words}; {gained}"
+
+
+def unseen(card: Card) -> str | None:
+    """What was right on source domains, each with a backbone that had not learned from it, where that is known."""
     if card.unseen_accuracy is None:
-        return words
-    unseen = _both(card.unseen_accuracy, card.unseen_adapted_accuracy)
-    return f"{words}; domains that the backbone had not learned from: {unseen}"
+        return None
+    both = _both(card.unseen_accuracy, card.unseen_adapted_accuracy)
+    return f"domains that the backbone had not learned from: {both}"
 
 
 def _both(plain: float | None, adapted: float | None) -> str:

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from generalizeformer import atomic
 from generalizeformer.data.storage import cache
 from generalizeformer.data.storage.cache import Recipe, is_ready, location, prepare
 from generalizeformer.data.storage.trees import Tree, scan
@@ -25,6 +27,7 @@ BEGINNING = """
 import os, random, shutil, signal, sys, time
 import torchvision
 from pathlib import Path
+from generalizeformer import atomic
 from generalizeformer.data.storage import cache
 from generalizeformer.data.storage.trees import scan
 root, folder = sys.argv[1], Path(sys.argv[2])
@@ -257,6 +260,18 @@ def test_two_processes_at_once_do_the_work_once(root: Path, folder: Path, tmp_pa
     assert torch.equal(prepare(tree, RECIPE, folder), fresh)
 
 
+def test_who_waits_for_a_cache_waits_where_everybody_does(root: Path, folder: Path) -> None:
+    tree = scan(root)
+    with atomic.alone(location(tree, RECIPE, folder)):
+        other = threading.Thread(target=prepare, args=(tree, RECIPE, folder))
+        other.start()
+        other.join(0.5)
+        assert other.is_alive()
+        assert not is_ready(tree, RECIPE, folder)
+    other.join(60)
+    assert is_ready(tree, RECIPE, folder)
+
+
 def test_an_old_index_never_stands_for_new_pixels(
     root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,13 +291,6 @@ def test_an_old_index_never_stands_for_new_pixels(
             prepare(turned, RECIPE, folder)
     assert torch.equal(prepare(tree, RECIPE, folder), before)
     assert torch.equal(prepare(turned, RECIPE, folder), before.flip(0))
-
-
-def test_a_system_without_locks_still_has_caches(
-    root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "fcntl", None)
-    assert len(prepare(scan(root), RECIPE, folder)) == COUNT
 
 
 def test_an_unreadable_image_is_named_and_the_rest_can_go_on(root: Path, folder: Path) -> None:
@@ -316,7 +324,7 @@ def test_a_full_disk_is_told_before_anything_is_decoded(
     monkeypatch.setattr(cache, "_reserve", full)
     with pytest.raises(DataError, match=r"No space left on device\); they take 0\.0 MB"):
         prepare(scan(root), RECIPE, folder)
-    assert names(location(scan(root), RECIPE, folder)) == ["lock"]
+    assert names(location(scan(root), RECIPE, folder)) == [".lock"]
 
 
 def free_room(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
@@ -336,7 +344,7 @@ def test_a_disk_that_is_too_small_is_told_before_any_room_is_taken(
     free_room(monkeypatch, COUNT * 3 * size**2 - 1)
     with pytest.raises(DataError, match=rf"No space left on device\); they take {amount}, so make"):
         prepare(scan(root), recipe, folder)
-    assert names(location(scan(root), recipe, folder)) == ["lock"]
+    assert names(location(scan(root), recipe, folder)) == [".lock"]
 
 
 def test_an_interrupted_cache_needs_no_more_room(
@@ -375,4 +383,4 @@ def test_the_index_says_what_the_pixels_are(root: Path, folder: Path) -> None:
     place = location(tree, RECIPE, folder)
     index = json.loads((place / "index.json").read_text())
     assert (index["root"], index["images"]) == (str(root), COUNT)
-    assert names(place) == ["images.uint8", "index.json", "lock"]
+    assert names(place) == [".lock", "images.uint8", "index.json"]

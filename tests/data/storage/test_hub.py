@@ -101,6 +101,18 @@ def test_images_without_names_are_numbered(tmp_path: Path) -> None:
     assert tree.read(tree.entries[1]) == picture(5)
 
 
+def test_names_that_repeat_in_another_split_are_numbered(tmp_path: Path) -> None:
+    whole = table()
+    parts = {"train": whole.select([1, 3]), "test": whole.select([3, 1, 5])}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "table"))
+    tree = scan(tmp_path / "table")
+    assert [entry.path for entry in tree.entries] == [
+        *("a/cat/pic_1.png", "a/cat/pic_5.png", "a/cat/test_000001.png"),
+        *("a/dog/pic_3.png", "a/dog/test_000000.png"),
+    ]
+    assert [tree.read(entry) for entry in tree.entries] == [*map(picture, (1, 5, 1, 3, 3))]
+
+
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     table().rename_column("domain", "style").save_to_disk(str(tmp_path / "table"))
     wanted = (

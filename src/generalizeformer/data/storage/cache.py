@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +19,11 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from generalizeformer.atomic import write_text
+from generalizeformer.atomic import alone, write_text
 from generalizeformer.data.storage import hub
 from generalizeformer.data.storage.trees import Entry, Tree
 from generalizeformer.errors import DataError, ImageError
 from generalizeformer.imaging.files import How, decode, resized
-
-try:
-    import fcntl
-except ImportError:  # not a Unix: two processes may then do the same work twice
-    fcntl = None  # type: ignore[assignment]
 
 VARIABLE = "GENERALIZEFORMER_CACHE"
 BLOCK = 64  # images
@@ -79,7 +73,7 @@ def prepare(
     cache = _Cache(tree, recipe, location(tree, recipe, folder))
     if not cache.is_ready():
         try:
-            with _locked(cache.place):
+            with alone(cache.place):
                 if not cache.is_ready():  # who held the lock may have done the work
                     cache.fill(report)
         except OSError as error:
@@ -88,17 +82,6 @@ def prepare(
                 f"take {_amount(cache.bytes)}, so make room or set {VARIABLE} to another folder"
             ) from None
     return cache.mapped()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """While this lasts, other processes that ask for the same folder wait. A killed process leaves no lock."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a") as file:
-        if fcntl is not None:
-            with suppress(OSError):  # some network disks know no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class _Cache:

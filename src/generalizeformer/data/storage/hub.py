@@ -18,7 +18,8 @@ COLUMNS = ("image", "domain", "label")
 SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` leaves
 BEGINNINGS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif"}
 
-Row = tuple[tuple[str, ...], int, str, "TablePlace"]
+Parts = tuple[str, ...]
+Row = tuple[Parts, int, str, "TablePlace"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ def is_table(root: Path | str) -> bool:
 
 def rows(root: Path | str) -> Iterator[Row]:
     """Parts (domain, class, name), size, stamp and place of every row of every split."""
+    seen: set[Parts] = set()  # in all splits: each may number its files anew
     for split, table in _splits(str(root)).items():
         missing = [name for name in COLUMNS if name not in table.column_names]
         if missing:
@@ -57,7 +59,7 @@ def rows(root: Path | str) -> Iterator[Row]:
                 f"{root}: its columns are {', '.join(table.column_names)}; there must be "
                 f"{', '.join(COLUMNS)}, so rename or add {', '.join(missing)}"
             )
-        yield from _rows(str(root), split, table)
+        yield from _rows(str(root), split, table, seen)
 
 
 def _splits(root: str) -> dict[str, Any]:
@@ -82,10 +84,10 @@ def _splits(root: str) -> dict[str, Any]:
     return dict(loaded) if isinstance(loaded, dict) else {"all": loaded}
 
 
-def _rows(root: str, split: str, table: Any) -> Iterator[Row]:
+def _rows(root: str, split: str, table: Any, seen: set[Parts]) -> Iterator[Row]:
+    """Those of one split; where a name is there already, the row's place is its name."""
     images, fingerprint = _undecoded(root, table), table._fingerprint
     domains, labels = (_words(table, column) for column in ("domain", "label"))
-    seen: set[tuple[str, ...]] = set()
     for row, (name, size, ending) in enumerate(_files(images)):
         parts = (domains[row], labels[row], name)
         if parts in seen or not name.lower().endswith(ENDINGS):
