@@ -30,7 +30,7 @@ from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._domain_prototypes import mixed_domains, prototypical_loss
-from generalizeformer.training._loop import Method, Metrics
+from generalizeformer.training._loop import Metrics
 from generalizeformer.training._network import NetworkTraining
 from generalizeformer.training._scoring import CHUNK, accuracy
 from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
@@ -225,12 +225,4 @@ def check(sources: DomainDataset) -> None:
         )
 
 
-def build(
-    model: GeneralizeFormer,
-    train: DomainDataset,
-    validation: DomainDataset,
-    preprocessing: Preprocessing,
-    config: Config,
-    fabric: Fabric,
-) -> Method:
-    return DaErm(model, train, validation, preprocessing, config, fabric)
+build = DaErm

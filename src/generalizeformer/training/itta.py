@@ -26,7 +26,7 @@ from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.episodes import minibatch
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
-from generalizeformer.training._loop import Method, Metrics
+from generalizeformer.training._loop import Metrics
 from generalizeformer.training._network import NetworkTraining
 from generalizeformer.training._scoring import accuracy
 from generalizeformer.training._together import average, descend
@@ -145,12 +145,4 @@ def _standardised(values: Float[Tensor, " elements"]) -> Float[Tensor, " element
     return (values - values.detach().mean()) / torch.where(spread > 0, spread, 1)
 
 
-def build(
-    model: GeneralizeFormer,
-    train: DomainDataset,
-    validation: DomainDataset,
-    preprocessing: Preprocessing,
-    config: Config,
-    fabric: Fabric,
-) -> Method:
-    return Itta(model, train, validation, preprocessing, config, fabric)
+build = Itta
