@@ -57,7 +57,7 @@ class Training(NetworkTraining):
         config: Config,
         fabric: Fabric,
     ) -> None:
-        network = build_network(model.backbone, model.classes)
+        network = build_network(model.backbone, model.classes).requires_grad_()
         super().__init__(network, train, validation, preprocessing, config, fabric)
         self.optimizer = torch.optim.AdamW(
             network.parameters(),

@@ -79,7 +79,7 @@ class Training(NetworkTraining):
         config: Config,
         fabric: Fabric,
     ) -> None:
-        network = build_network(model.backbone, model.classes)
+        network = build_network(model.backbone, model.classes).requires_grad_()
         super().__init__(network, train, validation, preprocessing, config, fabric)
         self.context = ClassContext(train)
         backbone = list(network.backbone.parameters())
