@@ -92,6 +92,6 @@ def test_erm(monkeypatch: pytest.MonkeyPatch) -> None:
         compared = [k for k in trace if k.startswith(f"default/update{step + 1}/")]
         assert len(compared) > 15
         for key in compared:
-            assert_agree(method.backbone.state_dict()[key.split("/")[2]], trace[key])
-    answers = method.backbone.eval()(stream_of("bs8")[0])
+            assert_agree(method.network.state_dict()[key.split("/")[2]], trace[key])
+    answers = method.network.eval()(stream_of("bs8")[0])
     assert_agree(answers, trace["default/eval_logits"])

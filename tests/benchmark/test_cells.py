@@ -65,6 +65,18 @@ def test_a_setting_that_older_records_do_not_know_renames_only_what_it_changes()
     assert len({with_generator(variation=n).key() for n in (0, 8, 32)}) == 3
 
 
+def test_a_setting_that_is_gone_renames_nothing_and_is_read_where_it_did_nothing() -> None:
+    def with_sureness(value: float) -> Cell:
+        meta = CELL.recipe["meta"] | {"sureness": value}
+        return replace(CELL, recipe=CELL.recipe | {"meta": meta})
+
+    older = with_sureness(0.0)
+    assert older.key() == CELL.key() != with_sureness(10.0).key()
+    assert older.full_recipe() == CELL.full_recipe()
+    with pytest.raises(UserError, match=r"no setting 'meta\.sureness'"):
+        with_sureness(10.0).full_recipe()
+
+
 def test_a_model_is_kept_when_only_its_evaluation_changes() -> None:
     same = {n for n, v in CHANGES.items() if replace(CELL, **{n: v}).model_name == CELL.model_name}
     assert same == {"batch_sizes", "methods", "limit", "selection_limit", "suite", "looks"}

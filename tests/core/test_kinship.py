@@ -13,7 +13,7 @@ from generalizeformer.core.groups import Grouping, grouping, side_by_side
 from generalizeformer.core.kinship import kindred
 from generalizeformer.core.settings import Config
 from generalizeformer.core.settling import settle
-from generalizeformer.core.statistics import Moments, Statistics, pool
+from generalizeformer.core.statistics import Statistics, pool
 
 from .nets import GENERATORS, digits, images, perturbed
 from .test_settling import given as settling_inputs
@@ -141,7 +141,7 @@ def test_statistics_of_kin_are_those_of_a_weighted_batch() -> None:
     kin, x = among([0, 0, 0], values(3, 2)), values(3, 2, 50)
     assert kin.kin is not None
     weights = kin.kin.weights[0]
-    seen = pool(Moments(x.mean(2), x.var(2, correction=0)), kin)
+    seen = pool(Statistics(x.mean(2), x.var(2, correction=0)), kin)
     mean = torch.einsum("ij,jcs->ic", weights, x) / 50
     square = torch.einsum("ij,jcs->ic", weights, x.square()) / 50
     torch.testing.assert_close(seen.mean, mean)

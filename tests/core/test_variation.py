@@ -15,7 +15,7 @@ from generalizeformer.core.generators import channels
 from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guessing import _Moments, settle_by_looks
 from generalizeformer.core.settings import Config
-from generalizeformer.core.statistics import Moments
+from generalizeformer.core.statistics import Statistics
 from generalizeformer.core.variation import MOST, RIDGE, Variation
 from generalizeformer.errors import DataError, SlotError, UserError
 
@@ -24,7 +24,7 @@ from .test_settling import IDS, SHAPES, given
 WIDTH, LOOKS, EACH = 3, 40, 30
 
 
-def drawn(seed: int = 0) -> tuple[Moments, Tensor]:
+def drawn(seed: int = 0) -> tuple[Statistics, Tensor]:
     """Images of many looks whose first channel tells the look, and whose others tell the image."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -34,7 +34,7 @@ def drawn(seed: int = 0) -> tuple[Moments, Tensor]:
     looks = torch.arange(LOOKS).repeat_interleave(EACH)
     between, within = torch.tensor([0.5, 0.0, 0.0]).double(), torch.tensor([0.1, 0.5, 0.5]).double()
     mean = (draw(LOOKS, WIDTH) * between)[looks] + draw(len(looks), WIDTH) * within
-    return Moments(mean, (0.1 * draw(len(looks), WIDTH)).exp()), looks
+    return Statistics(mean, (0.1 * draw(len(looks), WIDTH)).exp()), looks
 
 
 def learned(directions: int = 6, prior: float = 0.0) -> Variation:
@@ -44,7 +44,7 @@ def learned(directions: int = 6, prior: float = 0.0) -> Variation:
     return variation
 
 
-def shown(seen: Moments) -> Tensor:
+def shown(seen: Statistics) -> Tensor:
     return torch.cat((seen.mean, 0.5 * seen.variance.log()), 1)
 
 
@@ -85,7 +85,7 @@ def test_looks_that_are_all_the_same_teach_nothing(width: int) -> None:
     generator = torch.Generator().manual_seed(0)
     mean = 0.5 * torch.randn(480, width, generator=generator)
     looks = torch.arange(20).repeat_interleave(24)
-    seen = Moments(mean, torch.ones(480, width))
+    seen = Statistics(mean, torch.ones(480, width))
     variation = Variation({"norm": width}, 6, 1.0, guessed=1e30)
     variation.learn({"norm": seen}, grouping(looks, 480, mean))
     before, after = shown(seen), of_groups(variation, shown(seen), 1.0)
@@ -117,7 +117,7 @@ def test_before_anything_is_learned_it_is_the_prior_of_so_many_images() -> None:
 def arriving(looks: tuple[float, ...]) -> tuple[Tensor, Tensor, Grouping]:
     """What a group and its twenty images show: the first channel tells of these looks in turn."""
     seen, _ = drawn(3)
-    f = shown(Moments(seen.mean[:20], seen.variance[:20]))
+    f = shown(Statistics(seen.mean[:20], seen.variance[:20]))
     f[:, 0] = 0.1 * f[:, 1] + torch.tensor(looks).double().repeat(20)[:20]
     groups = grouping(None, 20, f)
     return groups.mean(f), f, groups
@@ -153,7 +153,7 @@ def test_few_looks_leave_directions_empty_and_learning_again_forgets() -> None:
     variation = learned()
     seen, looks = drawn()
     few = looks < 2
-    part = Moments(seen.mean[few], seen.variance[few])
+    part = Statistics(seen.mean[few], seen.variance[few])
     variation.learn({"norm": part}, grouping(looks[few], int(few.sum()), part.mean))
     assert (variation.get_buffer("ratio/norm")[2:] == 0).all()
     assert (variation.get_buffer("into/norm")[:, 2:] == 0).all()

@@ -51,6 +51,15 @@ def test_an_update_is_a_plain_adamw_step_on_the_pooled_images() -> None:
     assert same(state(backbone), state(plain))
 
 
+def test_what_is_frozen_in_a_backbone_stays_as_it_is() -> None:
+    backbone = network()
+    first = next(backbone.parameters()).requires_grad_(False)
+    before = first.clone()
+    assert erm_of(backbone).update(0, seeded())["loss"] > 0
+    assert not first.requires_grad
+    assert torch.equal(first, before)
+
+
 def test_running_statistics_move_in_training() -> None:
     backbone = network()
     before = state(backbone)
@@ -72,7 +81,7 @@ def test_validation_changes_nothing() -> None:
 def test_validation_is_the_mean_over_domains() -> None:
     method = erm_of(network())
     scores = [
-        accuracy(lambda x, _: method.backbone(x), d, PREPROCESSING, 1, torch.device("cpu"))
+        accuracy(lambda x, _: method.network(x), d, PREPROCESSING, 1, torch.device("cpu"))
         for d in sources().domains
     ]
     assert method.validate()["score"] == pytest.approx(sum(scores) / 3)

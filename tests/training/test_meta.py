@@ -273,8 +273,6 @@ def test_validation_gives_every_other_group_a_look_always_the_same() -> None:
         ("look_share", 1.5),
         ("average", -0.1),
         ("clip", 0.0),
-        ("sureness", -1.0),
-        ("sureness", float("nan")),
         ("weight_decay", -1.0),
         ("weight_decay", float("nan")),
         ("first_move", float("nan")),
@@ -286,33 +284,6 @@ def test_validation_gives_every_other_group_a_look_always_the_same() -> None:
 def test_a_setting_that_cannot_be_run_is_refused(setting: str, value: Any) -> None:
     with pytest.raises(UserError, match=f"meta: {setting} is "):
         Config(**{setting: value})
-
-
-def test_a_temperature_of_each_pair_learns_beside_phi_where_it_is_asked_for() -> None:
-    """One pair is drawn, so one temperature moves: down the loss of answers scaled by it, φ standing still."""
-    method = meta_of(pairs(1.0, 0.0), sureness=10.0, learning_rate=1e-2)
-    for step in range(5):
-        method.update(step, seeded(step))
-    assert method.sureness[0] != 0
-    assert method.sureness[1] == 0
-    without = meta_of(pairs(1.0, 0.0), learning_rate=1e-2)
-    for step in range(5):
-        without.update(step, seeded(step))
-    assert not without.sureness.any()
-
-
-def test_a_temperature_is_no_part_of_the_answers_and_survives_a_stop() -> None:
-    method = meta_of(pairs(1.0, 1.0), sureness=10.0)
-    method.update(0, seeded(0))
-    again = meta_of(pairs(1.0, 1.0), sureness=10.0)
-    again.load(copy.deepcopy(method.state()))
-    assert torch.equal(again.sureness, method.sureness)
-    assert again.sureness.any()
-    assert method.weights().keys() == method.generator.state_dict().keys()
-    for one in (method, again):
-        torch.manual_seed(7)  # of the descriptors' noise, as the loop does
-        one.update(1, seeded(1))
-    assert same(method.state()["generator"], again.state()["generator"])
 
 
 def test_phi_begins_with_the_moves_it_is_told_to() -> None:

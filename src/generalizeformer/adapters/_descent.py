@@ -10,7 +10,8 @@ around that one.
 import copy
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,37 +33,49 @@ HARNESS_GRID: tuple[dict[str, Any], ...] = tuple(
 """The harness's grid for every method that learns: factors 0.1, 1 and 10 of the learning rate, times steps."""
 
 
-@runtime_checkable
-class Settings(Protocol):
-    """What every such method's Config has."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all of these methods but Tent have in common, as the harness has it."""
+
+    learning_rate: float = SOURCE_LEARNING_RATE  # of Adam; 0 leaves the source model
+    steps: int = 1  # updates per batch
+
+    def __post_init__(self) -> None:
+        check_settings(self._method, self.learning_rate, self.steps)
 
     @property
-    def learning_rate(self) -> float: ...
-    @property
-    def steps(self) -> int: ...
+    def _method(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
 
 
-def check_settings(method: str, config: Settings) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LabelSettings(Settings):
+    """Those of methods that learn from pseudo labels."""
+
+    threshold: float = 0.9  # images surer than this have a pseudo label; 1: none has
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.threshold <= 1:
+            raise UserError(
+                f"{self._method}: threshold is {self.threshold}; it is a probability, from 0 (every image) to 1 (none)"
+            )
+
+
+def check_settings(method: str, learning_rate: float, steps: int) -> None:
     """Raises where Adam could not use the settings."""
-    if not 0 <= config.learning_rate < float("inf"):
-        raise UserError(
-            f"{method}: learning_rate is {config.learning_rate}; give a number of at least 0"
-        )
-    if config.steps < 1:
-        raise UserError(f"{method}: steps is {config.steps}; give at least 1")
-
-
-def check_threshold(method: str, threshold: float) -> None:
-    if not 0 <= threshold <= 1:
-        raise UserError(
-            f"{method}: threshold is {threshold}; it is a probability, from 0 (every image) to 1 (none)"
-        )
+    if not 0 <= learning_rate < float("inf"):
+        raise UserError(f"{method}: learning_rate is {learning_rate}; give a number of at least 0")
+    if steps < 1:
+        raise UserError(f"{method}: steps is {steps}; give at least 1")
 
 
 class Descent(CopyLearner):
     """A private copy of the backbone; answers come before the last update of a batch, as in the harness."""
 
-    def __init__(self, source: GeneralizeFormer, config: Settings) -> None:
+    config: Any  # `Settings`, or Tent's
+
+    def __init__(self, source: GeneralizeFormer, config: Any) -> None:
         self.config = config
         super().__init__(source)
 

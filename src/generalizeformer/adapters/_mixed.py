@@ -18,7 +18,7 @@ from generalizeformer.core.layers import Call, GroupedLayer
 from generalizeformer.core.normalisers import check_understood, rescaled
 from generalizeformer.core.shapes import Groups, Images, Logits
 from generalizeformer.core.slots import Slot, Slots
-from generalizeformer.core.statistics import Moments, Statistics, moments, pool
+from generalizeformer.core.statistics import Statistics, moments, pool
 from generalizeformer.errors import ImageError, SlotError
 
 PerGroup = Float[Tensor, " groups"]
@@ -97,7 +97,7 @@ class MixedNorm(GroupedLayer):
         return found
 
 
-def unbiased(seen: Moments, grouping: Grouping, positions: int) -> Statistics:
+def unbiased(seen: Statistics, grouping: Grouping, positions: int) -> Statistics:
     """Mean and unbiased variance of each group, whose images have so many values in a channel."""
     biased = pool(seen, grouping)
     count = grouping.sizes.to(biased.variance.dtype).unsqueeze(1) * positions

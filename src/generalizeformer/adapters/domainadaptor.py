@@ -38,7 +38,7 @@ from generalizeformer.core.groups import grouping
 from generalizeformer.core.losses import per_image_entropy
 from generalizeformer.core.normalisers import rescaled
 from generalizeformer.core.shapes import Images, Logits
-from generalizeformer.core.statistics import Moments, Statistics, moments
+from generalizeformer.core.statistics import Statistics, moments
 from generalizeformer.errors import ImageError, UserError
 
 ABOUT = About(
@@ -142,7 +142,7 @@ class FoldedNorm(nn.Module):
         return rescaled(self.layer, x, scale, self.bias - batch.mean * scale)
 
     @torch.no_grad()
-    def _merge(self, images: Moments, batch: Statistics, positions: int) -> None:
+    def _merge(self, images: Statistics, batch: Statistics, positions: int) -> None:
         """γ and β with which the batch's statistics give what the merged ones would have given."""
         mean, variance = (
             value.to(batch.mean) for value in (self.layer.running_mean, self.layer.running_var)

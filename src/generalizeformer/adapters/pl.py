@@ -20,14 +20,7 @@ from typing import Any
 from torch import nn
 
 from generalizeformer.adapters._about import About
-from generalizeformer.adapters._descent import (
-    HARNESS_GRID,
-    SOURCE_LEARNING_RATE,
-    Descent,
-    check_settings,
-    check_threshold,
-    release_all,
-)
+from generalizeformer.adapters._descent import HARNESS_GRID, Descent, LabelSettings, release_all
 from generalizeformer.adapters._objectives import Scalar, confident_cross_entropy
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -45,15 +38,8 @@ ABOUT = About(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    learning_rate: float = SOURCE_LEARNING_RATE  # of Adam; 0 leaves the source model
-    steps: int = 1  # updates per batch
-    threshold: float = 0.9  # images surer than this teach; 1 leaves the source model
+class Config(LabelSettings):
     blocks: tuple[str, ...] = ()  # only what lies in these modules moves; empty: everything
-
-    def __post_init__(self) -> None:
-        check_settings("pl", self)
-        check_threshold("pl", self.threshold)
 
 
 GRID: tuple[dict[str, Any], ...] = HARNESS_GRID

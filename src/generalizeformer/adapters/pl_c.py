@@ -18,13 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from generalizeformer.adapters._about import About
-from generalizeformer.adapters._descent import (
-    HARNESS_GRID,
-    SOURCE_LEARNING_RATE,
-    HeadDescent,
-    check_settings,
-    check_threshold,
-)
+from generalizeformer.adapters._descent import HARNESS_GRID, HeadDescent, LabelSettings
 from generalizeformer.adapters._objectives import Scalar, confident_cross_entropy
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -42,14 +36,8 @@ ABOUT = About(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    learning_rate: float = SOURCE_LEARNING_RATE  # of Adam; 0 leaves the source model
-    steps: int = 1  # updates per batch
-    threshold: float = 0.9  # images surer than this teach; 1 leaves the source model
-
-    def __post_init__(self) -> None:
-        check_settings("pl_c", self)
-        check_threshold("pl_c", self.threshold)
+class Config(LabelSettings):
+    """The harness's; a threshold of 1 leaves the source model."""
 
 
 GRID: tuple[dict[str, Any], ...] = HARNESS_GRID

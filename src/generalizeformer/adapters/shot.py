@@ -25,10 +25,8 @@ from torch import nn
 from generalizeformer.adapters._about import About
 from generalizeformer.adapters._descent import (
     HARNESS_GRID,
-    SOURCE_LEARNING_RATE,
     Descent,
-    check_settings,
-    check_threshold,
+    LabelSettings,
     release_features,
 )
 from generalizeformer.adapters._objectives import Scalar, confident_cross_entropy, information
@@ -49,16 +47,12 @@ ABOUT = About(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    learning_rate: float = SOURCE_LEARNING_RATE  # of Adam; 0 leaves the source model
-    steps: int = 1  # updates per batch
-    threshold: float = 0.9  # images surer than this have a pseudo label
+class Config(LabelSettings):
     label_weight: float = 0.1  # of the pseudo labels' loss; 0 is shot_im
     blocks: tuple[str, ...] = ()  # only what lies in these modules moves; empty: all features
 
     def __post_init__(self) -> None:
-        check_settings("shot", self)
-        check_threshold("shot", self.threshold)
+        super().__post_init__()
         if not 0 <= self.label_weight < float("inf"):
             raise UserError(
                 f"shot: label_weight is {self.label_weight}; give a number of at least 0 (0 is shot_im)"

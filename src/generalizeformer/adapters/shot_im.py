@@ -21,13 +21,7 @@ from typing import Any
 from torch import nn
 
 from generalizeformer.adapters._about import About
-from generalizeformer.adapters._descent import (
-    HARNESS_GRID,
-    SOURCE_LEARNING_RATE,
-    Descent,
-    check_settings,
-    release_features,
-)
+from generalizeformer.adapters._descent import HARNESS_GRID, Descent, Settings, release_features
 from generalizeformer.adapters._objectives import Scalar, information
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -45,13 +39,8 @@ ABOUT = About(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    learning_rate: float = SOURCE_LEARNING_RATE  # of Adam; 0 leaves the source model
-    steps: int = 1  # updates per batch
+class Config(Settings):
     blocks: tuple[str, ...] = ()  # only what lies in these modules moves; empty: all features
-
-    def __post_init__(self) -> None:
-        check_settings("shot_im", self)
 
 
 GRID: tuple[dict[str, Any], ...] = HARNESS_GRID

@@ -52,7 +52,7 @@ class Config:
     blocks: tuple[str, ...] = ()  # only layers in these modules move; empty: all
 
     def __post_init__(self) -> None:
-        check_settings("tent", self)
+        check_settings("tent", self.learning_rate, self.steps)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UserError(f"tent: betas are {self.betas}; give two numbers from 0 to below 1")
 

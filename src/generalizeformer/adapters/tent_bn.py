@@ -20,12 +20,7 @@ from typing import Any, cast
 from torch import nn
 
 from generalizeformer.adapters._about import About
-from generalizeformer.adapters._descent import (
-    HARNESS_GRID,
-    SOURCE_LEARNING_RATE,
-    HeadDescent,
-    check_settings,
-)
+from generalizeformer.adapters._descent import HARNESS_GRID, HeadDescent, Settings
 from generalizeformer.adapters._objectives import Scalar, mean_entropy
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -44,12 +39,8 @@ ABOUT = About(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    learning_rate: float = SOURCE_LEARNING_RATE  # of Adam; 0 leaves features standardised per batch
-    steps: int = 1  # updates per batch
-
-    def __post_init__(self) -> None:
-        check_settings("tent_bn", self)
+class Config(Settings):
+    """The harness's; with a learning rate of 0 features are still standardised per batch."""
 
 
 GRID: tuple[dict[str, Any], ...] = HARNESS_GRID

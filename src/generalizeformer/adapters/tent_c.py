@@ -16,12 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from generalizeformer.adapters._about import About
-from generalizeformer.adapters._descent import (
-    HARNESS_GRID,
-    SOURCE_LEARNING_RATE,
-    HeadDescent,
-    check_settings,
-)
+from generalizeformer.adapters._descent import HARNESS_GRID, HeadDescent, Settings
 from generalizeformer.adapters._objectives import Scalar, mean_entropy
 from generalizeformer.adapters._protocol import Adapter
 from generalizeformer.core.generalizeformer import GeneralizeFormer
@@ -39,12 +34,8 @@ ABOUT = About(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    learning_rate: float = SOURCE_LEARNING_RATE  # of Adam; 0 leaves the source model
-    steps: int = 1  # updates per batch
-
-    def __post_init__(self) -> None:
-        check_settings("tent_c", self)
+class Config(Settings):
+    """The harness's."""
 
 
 GRID: tuple[dict[str, Any], ...] = HARNESS_GRID

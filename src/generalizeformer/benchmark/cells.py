@@ -11,7 +11,7 @@ from generalizeformer import atomic
 from generalizeformer.config import from_dict
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.streams import Stream
-from generalizeformer.training._recipe import Recipe, lasting
+from generalizeformer.training._recipe import Recipe, lasting, readable
 
 # What is evaluated, not what is trained: a model is kept when one of these changes.
 EVALUATION = ("batch_sizes", "methods", "limit", "selection_limit", "suite", "looks", "targets")
@@ -138,7 +138,7 @@ class Cell:
 
     def full_recipe(self) -> Recipe:
         """The recipe as the training takes it."""
-        return from_dict(Recipe, self.recipe)
+        return from_dict(Recipe, readable(self.recipe))
 
     def _digest(self, without: Collection[str] = ()) -> str:
         content = self._content(without)

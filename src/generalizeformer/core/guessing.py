@@ -15,7 +15,7 @@ from generalizeformer.core import maps
 from generalizeformer.core.groups import Grouping
 from generalizeformer.core.maps import Act, Map, line
 from generalizeformer.core.settling import Moves, PerChannel, PerGroup, Settled
-from generalizeformer.core.statistics import Moments, Statistics, bounded, moments, pool
+from generalizeformer.core.statistics import Statistics, bounded, moments, pool
 from generalizeformer.core.variation import Guess
 
 Rows = Float[Tensor, "rows channels"]  # of groups, or of images
@@ -43,9 +43,9 @@ def settle_by_looks(
         wide = guess.ratio.dtype
         mean, scale = (part.to(wide) for part in source)
         weights, biases, shares = (part.to(wide) for part in (weight, bias, moves))
-        each = Moments(*_Moments.apply(x)).relative_to(mean, scale)
+        each = Statistics(*_Moments.apply(x)).relative_to(mean, scale)
         together = pool(each, grouping)
-        shown = _row(together.mean, together.variance), _row(each.mean, each.variance)
+        shown = torch.cat(bounded(together), 1), torch.cat(bounded(each), 1)
         groups, images = guess(*shown, grouping)
         moved, offset = _moved(weights, biases, shares, groups)
         mine = (grouping.spread(weights), grouping.spread(biases), grouping.spread(shares))
@@ -54,10 +54,6 @@ def settle_by_looks(
         start = torch.addcmul(start, mean, slope, value=-1)
         output = maps.scaled(x, slope, start, act)
     return Settled(output, moved.to(weight.dtype), offset.to(weight.dtype))
-
-
-def _row(mean: Rows, variance: Rows) -> Float[Tensor, "rows both"]:
-    return torch.cat(bounded(Statistics(mean, variance)), 1)
 
 
 def _moved(

@@ -24,7 +24,7 @@ from generalizeformer.core.normalisers import (
 from generalizeformer.core.settling import settle
 from generalizeformer.core.shapes import Params
 from generalizeformer.core.slots import towards
-from generalizeformer.core.statistics import Moments, moments
+from generalizeformer.core.statistics import Statistics, moments
 from generalizeformer.core.variation import Variation
 from generalizeformer.errors import SlotError
 
@@ -35,7 +35,7 @@ class Call:
 
     grouping: Grouping | None = None
     params: Params = field(default_factory=dict)
-    watched: dict[str, Moments] | None = None  # filled where the caller wants statistics
+    watched: dict[str, Statistics] | None = None  # filled where the caller wants statistics
     settled: Params = field(default_factory=dict)  # γ and β of layers that moved in this run
     features: Tensor | None = None
     logits: Tensor | None = None

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from generalizeformer.core.groups import Grouping
-from generalizeformer.core.statistics import Moments, Statistics, bounded
+from generalizeformer.core.statistics import Statistics, bounded
 from generalizeformer.core.variation import in_units_of_images
 
 DIRECTIONS = 64
@@ -27,7 +27,7 @@ FEW = 0.5  # of a group's images: what leaves only so many to each image can har
 UNSURE = 0.6
 STEEP = 0.3
 
-Seen = Mapping[str, Statistics] | Mapping[str, Moments]
+Seen = Mapping[str, Statistics]
 Numbers = Float[Tensor, "images numbers"]
 
 
@@ -66,10 +66,7 @@ class Likeness(nn.Module):
     def _numbers(self, seen: Seen) -> Numbers:
         """Of every image, so scaled that all layers weigh alike, whatever their width."""
         parts = [seen[name] for name in self.layers]
-        told = [
-            torch.cat(bounded(Statistics(p.mean, p.variance)), 1) / sqrt(p.mean.shape[1])
-            for p in parts
-        ]
+        told = [torch.cat(bounded(p), 1) / sqrt(p.mean.shape[1]) for p in parts]
         return torch.cat(told, 1).to(self.get_buffer("centre"))
 
 

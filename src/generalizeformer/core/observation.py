@@ -11,7 +11,7 @@ from generalizeformer.core.groups import Grouping
 from generalizeformer.core.losses import Loss
 from generalizeformer.core.prototypes import Prototypes
 from generalizeformer.core.shapes import Features, Images, Logits, Params
-from generalizeformer.core.statistics import Moments, Statistics, pool_all
+from generalizeformer.core.statistics import Statistics, pool_all
 from generalizeformer.core.views import views
 from generalizeformer.errors import SlotError
 
@@ -33,11 +33,10 @@ class Observation:
 
         Losses are means over images, so their gradients are too.
         """
-        moments = {n: Moments(seen.mean, seen.variance) for n, seen in self.statistics.items()}
         return replace(
             self,
             grouping=grouping,
-            statistics=pool_all(moments, grouping),
+            statistics=pool_all(self.statistics, grouping),
             gradients={name: grouping.mean(g) for name, g in self.gradients.items()},
         )
 

@@ -14,29 +14,21 @@ SPREAD_LIMIT = 2.0  # of the logarithm
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Mean and biased variance of each image's values in each channel."""
-
-    mean: Float[Tensor, "images channels"]
-    variance: Float[Tensor, "images channels"]
-
-    def relative_to(self, mean: Tensor, scale: Tensor) -> "Moments":
-        """The moments of (x - mean) · scale."""
-        return Moments((self.mean - mean) * scale, self.variance * scale.square())
-
-
-@dataclass(frozen=True)
 class Statistics:
-    """Mean and biased variance of each group's values in each channel."""
+    """Mean and biased variance of each image's, or of each group's, values in each channel."""
 
-    mean: Float[Tensor, "groups channels"]
-    variance: Float[Tensor, "groups channels"]
+    mean: Float[Tensor, "rows channels"]
+    variance: Float[Tensor, "rows channels"]
+
+    def relative_to(self, mean: Tensor, scale: Tensor) -> "Statistics":
+        """The statistics of (x - mean) · scale."""
+        return Statistics((self.mean - mean) * scale, self.variance * scale.square())
 
 
-def joined(runs: list[dict[str, Statistics]]) -> dict[str, Moments]:
+def joined(runs: list[dict[str, Statistics]]) -> dict[str, Statistics]:
     """The images of several runs, where every image was a group."""
     return {
-        name: Moments(
+        name: Statistics(
             torch.cat([run[name].mean for run in runs]),
             torch.cat([run[name].variance for run in runs]),
         )
@@ -46,15 +38,15 @@ def joined(runs: list[dict[str, Statistics]]) -> dict[str, Moments]:
 
 def bounded(
     seen: Statistics,
-) -> tuple[Float[Tensor, "groups channels"], Float[Tensor, "groups channels"]]:
+) -> tuple[Float[Tensor, "rows channels"], Float[Tensor, "rows channels"]]:
     """Mean and log spread in source units, cut where a difference is no longer one of style."""
     spread = 0.5 * seen.variance.clamp(min=1e-6).log()
     mean = seen.mean.clamp(-MEAN_LIMIT, MEAN_LIMIT)
     return mean, spread.clamp(-SPREAD_LIMIT, SPREAD_LIMIT)
 
 
-def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
-    """The moments over space, in single precision at least."""
+def moments(x: Float[Tensor, "images channels *space"]) -> Statistics:
+    """Of each image over space, in single precision at least."""
     x = x.unsqueeze(-1) if x.dim() == 2 else x
     space = tuple(
         range(2, x.dim())
@@ -64,15 +56,15 @@ def moments(x: Float[Tensor, "images channels *space"]) -> Moments:
         mean = x.mean(space, dtype=torch.float32)
         size = torch.linalg.vector_norm(x, dim=space, dtype=torch.float32)
         square = size.square() / x[0, 0].numel()
-        return Moments(mean, (square - mean.square()).clamp(min=0))
+        return Statistics(mean, (square - mean.square()).clamp(min=0))
     if x.device.type == "cpu":  # where var_mean mostly takes longer, of small maps up to ten times
         mean = x.mean(space, keepdim=True)
-        return Moments(mean.flatten(1), (x - mean).square().mean(space))
+        return Statistics(mean.flatten(1), (x - mean).square().mean(space))
     variance, mean = torch.var_mean(x, space, correction=0)
-    return Moments(mean, variance)
+    return Statistics(mean, variance)
 
 
-def pool(seen: Moments, grouping: Grouping) -> Statistics:
+def pool(seen: Statistics, grouping: Grouping) -> Statistics:
     """Of each group; the spread between its images is added to that within, so that nothing cancels but among kin."""
     mean = grouping.mean(seen.mean)
     if grouping.kin is not None:
@@ -82,11 +74,11 @@ def pool(seen: Moments, grouping: Grouping) -> Statistics:
     return Statistics(mean, grouping.mean(seen.variance + between))
 
 
-def pool_all(seen: dict[str, Moments], grouping: Grouping) -> dict[str, Statistics]:
+def pool_all(seen: dict[str, Statistics], grouping: Grouping) -> dict[str, Statistics]:
     """Of each group in every layer: the layers side by side, because one long operation beats many short ones."""
     if not seen:
         return {}
-    together = Moments(
+    together = Statistics(
         torch.cat([m.mean for m in seen.values()], 1),
         torch.cat([m.variance for m in seen.values()], 1),
     )

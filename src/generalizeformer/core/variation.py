@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from generalizeformer.core.groups import Grouping
-from generalizeformer.core.statistics import Moments, Statistics, bounded
+from generalizeformer.core.statistics import Statistics, bounded
 from generalizeformer.errors import SlotError
 
 RIDGE = 0.3  # of the mean variance, added to each: there are fewer images than channels
@@ -102,7 +102,7 @@ class Variation(nn.Module):
             values.zero_()
 
     @torch.no_grad()
-    def learn(self, seen: Mapping[str, Moments], looks: Grouping) -> None:
+    def learn(self, seen: Mapping[str, Statistics], looks: Grouping) -> None:
         """From source images one by one, in source units. `looks`: which of them look alike, two or more each."""
         for layer in self.channels:
             if layer not in seen:
@@ -123,7 +123,7 @@ class Variation(nn.Module):
 
 
 def _directions(
-    seen: Moments, looks: Grouping
+    seen: Statistics, looks: Grouping
 ) -> tuple[Tensor, Tensor, Float[Tensor, " directions"]]:
     """What leads into the directions and back, and the ratio of B to W in each, the largest first.
 
@@ -132,7 +132,7 @@ def _directions(
     """
     with torch.autocast(seen.mean.device.type, enabled=False):
         exact = torch.promote_types(seen.mean.dtype, torch.float32)
-        shown = torch.cat(bounded(Statistics(seen.mean, seen.variance)), 1).to(exact)
+        shown = torch.cat(bounded(seen), 1).to(exact)
         root, first, second = in_units_of_images(shown, looks, least=1e-6)
         turned = torch.linalg.svd(first, full_matrices=False).U
         chance = (1 / (looks.sizes / 2).floor()).mean()

@@ -1,6 +1,6 @@
-"""What trainings of a network of a method's own have in common, whatever they do in a step."""
+"""What trainings of one network have in common, the backbone or a method's own, whatever they do in a step."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class NetworkTraining:
 
     network: Any
     config: Any  # with an `augmentation`
+    stored_as = "network"  # in a state
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class NetworkTraining:
         config: Any,
         fabric: Fabric,
     ) -> None:
-        self.network = placed(network.requires_grad_(), fabric.device)
+        self.network = placed(network, fabric.device)
         self.data, self.validation, self.preprocessing = train, validation, preprocessing
         self.config, self.fabric = config, fabric
         self.optimizers: dict[str, Optimizer] = {}  # by the names that they are stored under
@@ -45,10 +46,10 @@ class NetworkTraining:
 
     def state(self) -> dict[str, Any]:
         stored = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
-        return {"network": self.network.state_dict(), **stored}
+        return {self.stored_as: self.network.state_dict(), **stored}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
+        self.network.load_state_dict(state[self.stored_as])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state[name])
 
@@ -61,14 +62,32 @@ class NetworkTraining:
 
     def _images(self, pixels: Tensor, generator: torch.Generator) -> Images:
         """As the network takes them, augmented where that was asked for."""
-        pixels = pixels.to(self.fabric.device)
-        if self.config.augmentation is not None:
-            pixels = augment(pixels, generator, self.config.augmentation)
-        return self.preprocessing(pixels)
+        return self.preprocessing(self._augmented(pixels.to(self.fabric.device), generator))
+
+    def _augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        if self.config.augmentation is None:
+            return pixels
+        return augment(pixels, generator, self.config.augmentation)
 
     def _accuracy(self, domain: Domain) -> float:
         """Of a network that answers every image by itself."""
         return accuracy(self._answer, domain, self.preprocessing, 1, self.fabric.device)
+
+    def _streamed(
+        self, domain: Domain, learn: Callable[[Images], None], answer: Callable[[Images], Tensor]
+    ) -> float:
+        """Of a stream in the config's `validation_size`: each batch is first learned from, then answered."""
+        size = self.config.validation_size
+
+        def in_turn(images: Tensor, groups: Tensor) -> Tensor:
+            answers = []
+            with self.fabric.autocast():
+                for batch in torch.split(images, size):
+                    learn(batch)
+                    answers.append(answer(batch))
+                return torch.cat(answers)
+
+        return accuracy(in_turn, domain, self.preprocessing, size, self.fabric.device)
 
     def _answer(self, images: Tensor, groups: Tensor) -> Tensor:
         with self.fabric.autocast():

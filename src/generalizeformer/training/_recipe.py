@@ -20,6 +20,8 @@ Episodes = Literal["held-out", "joint", "looks"]
 # Settings that older trainings and records do not know, by where they stand, and the value that means what was done
 # then: with it, both are found again.
 FORMERLY = {("model", "generator", "variation"): 0}
+# Settings that are gone, which older trainings and records name, and the value that means what is always done now.
+GONE = {("meta", "sureness"): 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +94,20 @@ class Recipe:
 
 
 def lasting(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe as plain data, without newer settings that change nothing: what stored things are told apart by."""
+    """A recipe as plain data, as if it had been stored at the beginning: what stored things are told apart by.
+
+    Newer settings that change nothing are left out, and those that are gone are named.
+    """
     for path, value in FORMERLY.items():
+        recipe = _unless(recipe, path, value)
+    for (part, name), did_nothing in GONE.items():
+        recipe = recipe | {part: {name: did_nothing} | recipe[part]}
+    return recipe
+
+
+def readable(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe as plain data of any time, without the settings that are gone where they did nothing."""
+    for path, value in GONE.items():
         recipe = _unless(recipe, path, value)
     return recipe
 

@@ -30,7 +30,7 @@ from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._domain_prototypes import mixed_domains, prototypical_loss
-from generalizeformer.training._loop import Method, Metrics
+from generalizeformer.training._loop import Metrics
 from generalizeformer.training._network import NetworkTraining
 from generalizeformer.training._scoring import CHUNK, accuracy
 from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
@@ -102,7 +102,7 @@ class DaErm(NetworkTraining):
         fabric: Fabric,
     ) -> None:
         check(train)
-        network = build_network(model.backbone, model.classes)
+        network = build_network(model.backbone, model.classes).requires_grad_()
         super().__init__(network, train, validation, preprocessing, config, fabric)
         own = list(self.network.embedder.parameters())
         others = [p for p in self.network.parameters() if all(p is not value for value in own)]
@@ -184,13 +184,8 @@ class DaErm(NetworkTraining):
         return online.embedding
 
     def _accuracy(self, domain: Domain) -> float:
-        online, size = Online(self.network, self.config.images), self.config.validation_size
-
-        def answer(images: Tensor, groups: Tensor) -> Tensor:
-            with self.fabric.autocast():
-                return torch.cat([_step(online, batch) for batch in torch.split(images, size)])
-
-        return accuracy(answer, domain, self.preprocessing, size, self.fabric.device)
+        online = Online(self.network, self.config.images)
+        return self._streamed(domain, online.see, online.answer)
 
     def _domain_accuracy(self) -> float:
         means = torch.stack([self._embedding_of(domain) for domain in self.data.domains])
@@ -212,11 +207,6 @@ def _part(whole: int, share: float) -> int:
     return min(max(int(whole * share), 1), whole - 1)
 
 
-def _step(online: Online, images: Images) -> Tensor:
-    online.see(images)
-    return online.answer(images)
-
-
 def check(sources: DomainDataset) -> None:
     """Raises where there is only one domain."""
     if len(sources.names) < 2:
@@ -225,12 +215,4 @@ def check(sources: DomainDataset) -> None:
         )
 
 
-def build(
-    model: GeneralizeFormer,
-    train: DomainDataset,
-    validation: DomainDataset,
-    preprocessing: Preprocessing,
-    config: Config,
-    fabric: Fabric,
-) -> Method:
-    return DaErm(model, train, validation, preprocessing, config, fabric)
+build = DaErm

@@ -5,7 +5,6 @@ text demands ("moving average of the training statistics"). We add a learning-ra
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -16,13 +15,11 @@ from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.episodes import minibatch
 from generalizeformer.imaging.augmentation import Config as Augmentation
-from generalizeformer.imaging.augmentation import augment
 from generalizeformer.imaging.looks import Config as Looks
 from generalizeformer.imaging.looks import apply as apply_looks
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
 from generalizeformer.training._loop import Metrics
-from generalizeformer.training._scoring import accuracy
-from generalizeformer.training._start import placed
+from generalizeformer.training._network import NetworkTraining
 from generalizeformer.training._together import Schedule, descend, schedule, share_buffers
 
 
@@ -43,8 +40,10 @@ class Config:
         check_not_negative("erm", weight_decay=self.weight_decay)
 
 
-class Erm:
-    """Trains the backbone it is given, in place."""
+class Erm(NetworkTraining):
+    """Trains the backbone it is given, in place; what is frozen in it stays so."""
+
+    stored_as = "backbone"
 
     def __init__(
         self,
@@ -55,55 +54,29 @@ class Erm:
         config: Config,
         fabric: Fabric,
     ) -> None:
-        self.backbone = placed(backbone, fabric.device)
-        self.data, self.validation, self.preprocessing = train, validation, preprocessing
-        self.config, self.fabric = config, fabric
+        super().__init__(backbone, train, validation, preprocessing, config, fabric)
         self.optimizer = torch.optim.AdamW(
-            self.backbone.parameters(),
+            self.network.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=fabric.device.type == "cuda" or None,
         )
+        self.optimizers = {"optimizer": self.optimizer}
 
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         schedule(self.optimizer, self.config, step)
         drawn = minibatch(self.data, self.config.per_domain, generator)
-        pixels = drawn.images.to(self.fabric.device)
-        if self.config.augmentation is not None:
-            pixels = augment(pixels, generator, self.config.augmentation)
-        if self.config.looks is not None:
-            each = torch.arange(len(pixels), device=pixels.device)
-            pixels = apply_looks(pixels, each, generator, self.config.looks)
-        self.backbone.train()
+        images, labels = self._images(drawn.images, generator), drawn.labels.to(self.fabric.device)
+        self.network.train()
         with self.fabric.autocast():
-            logits = self.backbone(self.preprocessing(pixels))
-            loss = F.cross_entropy(logits, drawn.labels.to(self.fabric.device))
+            loss = F.cross_entropy(self.network(images), labels)
         descend(self.fabric, self.optimizer, loss)
-        share_buffers(self.fabric, self.backbone)
+        share_buffers(self.fabric, self.network)
         return {"loss": loss.item()}
 
-    def validate(self) -> Metrics:
-        self.backbone.eval()
-        scores = [
-            accuracy(self._answer, domain, self.preprocessing, 1, self.fabric.device)
-            for domain in self.validation.domains
-        ]
-        return {"score": sum(scores) / len(scores)}
-
-    def state(self) -> dict[str, Any]:
-        return {"backbone": self.backbone.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.backbone.load_state_dict(state["backbone"])
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def weights(self) -> dict[str, Tensor]:
-        return self.backbone.state_dict()
-
-    def load_weights(self, weights: dict[str, Tensor]) -> None:
-        self.backbone.load_state_dict(weights)
-        self.backbone.eval()
-
-    def _answer(self, images: Tensor, groups: Tensor) -> Tensor:
-        with self.fabric.autocast():
-            return self.backbone(images)  # type: ignore[no-any-return]
+    def _augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        pixels = super()._augmented(pixels, generator)
+        if self.config.looks is None:
+            return pixels
+        each = torch.arange(len(pixels), device=pixels.device)
+        return apply_looks(pixels, each, generator, self.config.looks)

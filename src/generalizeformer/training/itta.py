@@ -26,9 +26,8 @@ from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.data.episodes import minibatch
 from generalizeformer.imaging.augmentation import Config as Augmentation
 from generalizeformer.training._checks import check_counts, check_not_negative, check_positive
-from generalizeformer.training._loop import Method, Metrics
+from generalizeformer.training._loop import Metrics
 from generalizeformer.training._network import NetworkTraining
-from generalizeformer.training._scoring import accuracy
 from generalizeformer.training._together import average, descend
 
 Scalar = Float[Tensor, ""]
@@ -66,7 +65,7 @@ class Itta(NetworkTraining):
         config: Config,
         fabric: Fabric,
     ) -> None:
-        network = build_network(model.backbone, model.classes).eval()
+        network = build_network(model.backbone, model.classes).requires_grad_().eval()
         super().__init__(network, train, validation, preprocessing, config, fabric)
         head = set(self.network.head.parameters())
         self.features = [p for p in self.network.backbone.parameters() if p not in head]
@@ -125,18 +124,8 @@ class Itta(NetworkTraining):
 
     def _accuracy(self, domain: Domain) -> float:
         """Of a stream that the maps adapt to."""
-        online, size = Online(self.network, Pace()), self.config.validation_size
-
-        def answer(images: Tensor, groups: Tensor) -> Tensor:
-            with self.fabric.autocast():
-                return torch.cat([_step(online, batch) for batch in torch.split(images, size)])
-
-        return accuracy(answer, domain, self.preprocessing, size, self.fabric.device)
-
-
-def _step(online: Online, images: Images) -> Tensor:
-    online.learn(images)
-    return online.answer(images)
+        online = Online(self.network, Pace())
+        return self._streamed(domain, online.learn, online.answer)
 
 
 def _standardised(values: Float[Tensor, " elements"]) -> Float[Tensor, " elements"]:
@@ -145,12 +134,4 @@ def _standardised(values: Float[Tensor, " elements"]) -> Float[Tensor, " element
     return (values - values.detach().mean()) / torch.where(spread > 0, spread, 1)
 
 
-def build(
-    model: GeneralizeFormer,
-    train: DomainDataset,
-    validation: DomainDataset,
-    preprocessing: Preprocessing,
-    config: Config,
-    fabric: Fabric,
-) -> Method:
-    return Itta(model, train, validation, preprocessing, config, fabric)
+build = Itta

@@ -47,8 +47,6 @@ class Config:
     augmentation: Augmentation | None = None  # crops, flips and colours, drawn for every image
     looks: Looks | None = None  # random looks as pseudo-domains, one per group
     look_share: float = 0.5  # of the steps that use them
-    # How much faster than φ a temperature of each pair's answers learns, which only the loss uses; 0: there is none.
-    sureness: float = 0.0
     # Where φ of channels begins, which is good nearly everywhere: the part of the way to the batch's statistics, what
     # gathered features add to rows, and the part of the rows' way to the source's prototypes. 0 is the source model.
     first_move: float = 0.2
@@ -64,7 +62,7 @@ class Config:
         check_counts("meta", validation_images=self.validation_images)
         check_sizes("meta", sizes=self.sizes, validation_sizes=self.validation_sizes)
         check_shares("meta", look_share=self.look_share, average=self.average)
-        check_not_negative("meta", weight_decay=self.weight_decay, sureness=self.sureness)
+        check_not_negative("meta", weight_decay=self.weight_decay)
         check_not_negative("meta", first_move=self.first_move, first_pull=self.first_pull)
         check_not_negative("meta", first_recall=self.first_recall)
         clip = {} if self.clip is None else {"clip": self.clip}
@@ -102,11 +100,8 @@ class Meta:
         self.generator = pairs[0].model.generator
         assert all(pair.model.generator is self.generator for pair in pairs)
         begin(self.generator, config)
-        # How sure each pair's answers should be. Without it φ is rewarded for making unsure models surer, which moves
-        # parameters and mends no answer.
-        self.sureness = torch.zeros(len(pairs), device=fabric.device, requires_grad=True)
         self.optimizer = torch.optim.AdamW(
-            [*self.generator.parameters(), self.sureness],
+            self.generator.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=fabric.device.type == "cuda" or None,
@@ -117,15 +112,13 @@ class Meta:
     def update(self, step: int, generator: torch.Generator) -> Metrics:
         schedule(self.optimizer, self.config, step)
         weights = torch.tensor([pair.weight for pair in self.pairs])
-        number = int(torch.multinomial(weights, 1, generator=generator))
-        pair = self.pairs[number]
+        pair = self.pairs[int(torch.multinomial(weights, 1, generator=generator))]
         drawn = self._draw(pair.train, generator)
         labels = drawn.labels.to(self.fabric.device)
         self.generator.train()
         with self.fabric.autocast():
             logits = pair.model(self.preprocessing(drawn.images), drawn.groups)
-            scale = (self.config.sureness * self.sureness[number]).exp()
-            loss = F.cross_entropy(scale * logits, labels)
+            loss = F.cross_entropy(logits, labels)
         descend(self.fabric, self.optimizer, loss, self.config.clip)
         self._smooth(step)
         return {
@@ -154,15 +147,12 @@ class Meta:
         return {
             "generator": self.generator.state_dict(),
             "smooth": self.smooth,
-            "sureness": self.sureness.detach(),
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         self.generator.load_state_dict(state["generator"])
         self.smooth = {n: v.to(self.fabric.device) for n, v in state["smooth"].items()}
-        with torch.no_grad():
-            self.sureness.copy_(state["sureness"])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def weights(self) -> dict[str, Tensor]:

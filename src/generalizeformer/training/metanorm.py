@@ -16,7 +16,6 @@ import torch
 from lightning_fabric import Fabric
 from torch.nn import functional as F
 
-from generalizeformer.core.companions.metanorm import MetaNorm
 from generalizeformer.core.companions.metanorm import build as build_network
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
@@ -51,13 +50,14 @@ class Training(NetworkTraining):
 
     def __init__(
         self,
-        network: MetaNorm,
+        model: GeneralizeFormer,
         train: DomainDataset,
         validation: DomainDataset,
         preprocessing: Preprocessing,
         config: Config,
         fabric: Fabric,
     ) -> None:
+        network = build_network(model.backbone, model.classes).requires_grad_()
         super().__init__(network, train, validation, preprocessing, config, fabric)
         self.optimizer = torch.optim.AdamW(
             network.parameters(),
@@ -86,13 +86,4 @@ class Training(NetworkTraining):
         return {name: part.item() for name, part in parts.items()}
 
 
-def build(
-    model: GeneralizeFormer,
-    train: DomainDataset,
-    validation: DomainDataset,
-    preprocessing: Preprocessing,
-    config: Config,
-    fabric: Fabric,
-) -> Training:
-    network = build_network(model.backbone, model.classes)
-    return Training(network, train, validation, preprocessing, config, fabric)
+build = Training

@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
 
-from generalizeformer.core.companions.single_sample import SingleSample, answers
+from generalizeformer.core.companions.single_sample import answers
 from generalizeformer.core.companions.single_sample import build as build_network
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.preprocessing import Preprocessing
@@ -72,13 +72,14 @@ class Training(NetworkTraining):
 
     def __init__(
         self,
-        network: SingleSample,
+        model: GeneralizeFormer,
         train: DomainDataset,
         validation: DomainDataset,
         preprocessing: Preprocessing,
         config: Config,
         fabric: Fabric,
     ) -> None:
+        network = build_network(model.backbone, model.classes).requires_grad_()
         super().__init__(network, train, validation, preprocessing, config, fabric)
         self.context = ClassContext(train)
         backbone = list(network.backbone.parameters())
@@ -162,13 +163,4 @@ class Training(NetworkTraining):
             return self.network.observe(images)[0]  # type: ignore[no-any-return]
 
 
-def build(
-    model: GeneralizeFormer,
-    train: DomainDataset,
-    validation: DomainDataset,
-    preprocessing: Preprocessing,
-    config: Config,
-    fabric: Fabric,
-) -> Training:
-    network = build_network(model.backbone, model.classes)
-    return Training(network, train, validation, preprocessing, config, fabric)
+build = Training
