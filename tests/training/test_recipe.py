@@ -31,6 +31,7 @@ from .toys import (
     same,
     sources,
     state,
+    windowed_network,
 )
 
 
@@ -192,6 +193,38 @@ def test_a_backbone_without_a_linear_classifier_is_refused_before_training(tmp_p
     with pytest.raises(SlotError, match="there is no Linear layer"):
         trained(tmp_path, recipe(), build=convolutional, report=lambda *_: pytest.fail("trained"))
     assert list(tmp_path.iterdir()) == []
+
+
+class Softmax(nn.Module):
+    """A network that changes its classifier's outputs, which only shows where it answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).softmax(1)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [(Softmax, "changes its classifier's outputs"), (windowed_network, "it saw 8 rows for 2")],
+)
+def test_what_shows_only_in_answers_is_told_before_training(
+    tmp_path: Path, build: Any, words: str
+) -> None:
+    with pytest.raises(SlotError, match=words):
+        trained(tmp_path, recipe(), build=build, report=lambda *_: pytest.fail("trained"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trying_a_backbone_changes_neither_it_nor_random_numbers() -> None:
+    backbone, numbers = network().train(), torch.get_rng_state()
+    before = state(backbone)
+    _start.check_serves(backbone, recipe().model, sources(), PREPROCESSING)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert backbone.training
+    assert same(state(backbone), before)
 
 
 def test_a_folder_that_cannot_be_is_told_before_training(tmp_path: Path) -> None:

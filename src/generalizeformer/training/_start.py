@@ -1,5 +1,6 @@
 """Before the first step: whether the backbone fits the data, what it starts from, what it measures of the sources."""
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from generalizeformer.config import to_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.inputs import accepted_channels
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
@@ -33,8 +35,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> None:
     """Raises where the backbone cannot answer these images with these classes: before any training, not after it."""
     _check_precision(backbone)
-    pixels = data.domains[0].read(torch.arange(min(2, len(data.domains[0]))))
-    images = preprocessing(pixels.to(next(backbone.parameters()).device))
+    images = _two(data, preprocessing, backbone)
     try:
         logits = backbone.eval()(images)
     except Exception as error:  # every architecture refuses images in its own way
@@ -44,6 +45,24 @@ def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preproce
             f"backbone: {type(backbone).__name__} answers {len(images)} images with {tuple(logits.shape)}; "
             f"{data.name} has {len(data.classes)} classes, so build it for those"
         )
+
+
+def check_serves(
+    backbone: nn.Module, config: Config, data: DomainDataset, preprocessing: Preprocessing
+) -> None:
+    """Raises where nothing can be generated for the backbone, which some tell only when they answer.
+
+    The random numbers of the training are left as they were, and a copy is tried, so that the backbone is as well.
+    """
+    with torch.random.fork_rng([]):
+        model = GeneralizeFormer(copy.deepcopy(backbone), config)
+        model.observe(_two(data, preprocessing, backbone))
+
+
+def _two(data: DomainDataset, preprocessing: Preprocessing, backbone: nn.Module) -> Tensor:
+    """Two images, or one where there is one, where the backbone is."""
+    pixels = data.domains[0].read(torch.arange(min(2, len(data.domains[0]))))
+    return preprocessing(pixels.to(next(backbone.parameters()).device))
 
 
 def _unfit(backbone: nn.Module, images: Tensor, error: Exception) -> UserError:
