@@ -11,6 +11,7 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.core.settings import PAPER, Config
+from generalizeformer.core.slots import Selection
 from generalizeformer.data.datasets import synthetic
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import CheckpointError, DataError, SlotError, UserError
@@ -225,6 +226,17 @@ def test_trying_a_backbone_changes_neither_it_nor_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), numbers)
     assert backbone.training
     assert same(state(backbone), before)
+
+
+@pytest.mark.parametrize("episodes", ["held-out", "joint"])
+def test_a_network_with_layers_over_windows_is_trained_without_those(
+    tmp_path: Path, episodes: Any
+) -> None:
+    without = replace(recipe().model, selection=Selection(exclude=("3.norm",)))
+    chosen = recipe(episodes=episodes, held_out=("a",), model=without)
+    model = trained(tmp_path, chosen, build=windowed_network)
+    assert model.reference.layers == ["3.norm"]
+    assert [slot.layer for slot in model.slots] == ["1", "4"]
 
 
 def test_a_folder_that_cannot_be_is_told_before_training(tmp_path: Path) -> None:
