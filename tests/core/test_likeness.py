@@ -15,6 +15,7 @@ from generalizeformer.core.groups import grouping
 from generalizeformer.core.kinship import kindred
 from generalizeformer.core.likeness import STRANGE, Likeness, _same
 from generalizeformer.core.settings import Config
+from generalizeformer.core.slots import Selection
 from generalizeformer.core.statistics import Statistics
 
 from .nets import ARCHITECTURES, architecture, digits, images, perturbed
@@ -177,6 +178,33 @@ def test_a_group_that_is_not_mixed_is_answered_by_the_ordinary_rule(
         monkeypatch.setattr(made.likeness, "mixed", lambda _, together: together.sizes**0)
         if len(set(groups)) < 9:
             assert (made(x, ids) - plain(x, ids)).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("convnext_atto", {}),
+        ("vit_tiny", {}),
+        ("digits", {"selection": Selection(kinds=("classifier",))}),
+        ("digits", {"generator": {"settle": False}}),
+    ],
+)
+def test_nobody_has_kin_where_no_layer_tells_how_mixed_a_group_is(
+    name: str, changes: dict[str, Any]
+) -> None:
+    size, groups = ARCHITECTURES[name][0], torch.arange(8) // 4
+    phi = replace(CONFIG.generator, **changes.get("generator", {}))
+    others = {key: value for key, value in changes.items() if key != "generator"}
+
+    def answers(kin: float | None, variation: int) -> Tensor:
+        generator = replace(phi, variation=variation)
+        made = perturbed(architecture(name), generator, kin=kin, singly=True, **others)
+        assert made.likeness is None
+        with torch.no_grad():
+            return made(images(8, size), groups)
+
+    assert torch.equal(answers(0.3, 4), answers(None, 4))
+    assert (answers(0.3, 0) - answers(None, 0)).abs().max() > 1e-9  # asked for without a gate
 
 
 def test_a_group_beside_a_mixed_one_is_answered_by_the_ordinary_rule_too(
