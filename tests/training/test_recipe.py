@@ -219,6 +219,55 @@ def test_what_shows_only_in_answers_is_told_before_training(
     assert list(tmp_path.iterdir()) == []
 
 
+class Several(nn.Module):
+    """A network that does not answer with its logits alone."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.inner, self.answer = network(), answer
+        self.drop = nn.Dropout()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.answer(self.drop(self.inner(x)), self.training)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda logits, _: {"logits": logits}, "Several answers with a dict; it must return the"),
+        (
+            lambda logits, training: (logits, logits) if training else logits,
+            "Several answers with a tuple while it is trained; it must return the logits alone",
+        ),
+    ],
+)
+def test_a_backbone_that_returns_no_plain_tensor_is_refused_before_training(
+    tmp_path: Path, answer: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        trained(tmp_path, recipe(), build=lambda: Several(answer))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backbone_that_fails_only_while_it_is_trained_is_refused_before_that() -> None:
+    def answer(logits: torch.Tensor, training: bool) -> torch.Tensor:
+        return logits.reshape(-1, 7) if training else logits
+
+    given = Several(answer), sources(), PREPROCESSING
+    _start.check_fits(*given)
+    with pytest.raises(UserError, match=r"Several does not take images of shape .* \(shape "):
+        _start.check_learns(*given)
+
+
+def test_looking_how_a_backbone_learns_changes_neither_it_nor_random_numbers() -> None:
+    backbone, numbers = Several(lambda logits, _: logits).eval(), torch.get_rng_state()
+    before = state(backbone)
+    _start.check_learns(backbone, sources(), PREPROCESSING)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert not backbone.training
+    assert same(state(backbone), before)
+
+
 def test_trying_a_backbone_changes_neither_it_nor_random_numbers() -> None:
     backbone, numbers = network().train(), torch.get_rng_state()
     before = state(backbone)

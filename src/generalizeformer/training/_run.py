@@ -93,7 +93,7 @@ class _Run:
         self.start = copy.deepcopy(build()).cpu()
         check_fits(self.start, sources, self.preprocessing)
         if recipe.erm is not None:
-            check_learns(self.start)
+            check_learns(self.start, sources, self.preprocessing)
         check_serves(self.start, recipe.model, sources, self.preprocessing)
         for name in recipe.also:
             check_companion(name, self.start, sources)

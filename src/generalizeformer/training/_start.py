@@ -40,6 +40,7 @@ def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preproce
         logits = backbone.eval()(images)
     except Exception as error:  # every architecture refuses images in its own way
         raise _unfit(backbone, images, error) from None
+    _check_plain(backbone, logits, "")
     if tuple(logits.shape) != (len(images), len(data.classes)):
         raise DataError(
             f"backbone: {type(backbone).__name__} answers {len(images)} images with {tuple(logits.shape)}; "
@@ -91,12 +92,29 @@ def _check_precision(backbone: nn.Module) -> None:
         )
 
 
-def check_learns(backbone: nn.Module) -> None:
-    """Raises where nothing in a backbone that is to be trained may move."""
+def check_learns(backbone: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> None:
+    """Raises where nothing in a backbone that is to be trained may move, or its answers cannot be learned from."""
     if not any(value.requires_grad for value in backbone.parameters()):
         raise UserError(
             f"backbone: no parameter of {type(backbone).__name__} requires a gradient, but the recipe trains it; call "
             "backbone.requires_grad_(), or keep it as it is with Recipe(episodes='looks', erm=None)"
+        )
+    images = _two(data, preprocessing, backbone)
+    with torch.random.fork_rng([]), torch.no_grad():  # dropout draws
+        try:
+            answer = copy.deepcopy(backbone).train()(images.repeat(2, 1, 1, 1))
+        except Exception as error:  # every architecture refuses images in its own way
+            raise _unfit(backbone, images, error) from None
+    _check_plain(backbone, answer, " while it is trained")
+
+
+def _check_plain(backbone: nn.Module, answer: object, when: str) -> None:
+    """Raises where an answer is not a tensor, but holds one."""
+    if not isinstance(answer, Tensor):
+        raise UserError(
+            f"backbone: {type(backbone).__name__} answers with a {type(answer).__name__}{when}; it must return the "
+            "logits alone, so switch further heads off (in torchvision aux_logits=False), or wrap it in a module that "
+            "picks the logits"
         )
 
 
