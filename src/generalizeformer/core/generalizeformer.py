@@ -132,9 +132,12 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     def _pooled(self, each: Observation, together: Grouping) -> Observation:
         """What was seen of images one by one as seen of groups, or of the kin that each image has in its group."""
         config, phi = self.config, self.config.generator
-        known = isinstance(phi, channels.Config) and "features" in phi.inputs
-        # Where no layer tells how mixed a group is, and that was to count, none is found to be.
-        known = known and (self.likeness is not None or not phi.variation)
+        known = (
+            isinstance(phi, channels.Config)
+            and "features" in phi.inputs
+            # Where no layer tells how mixed a group is, and that was to count, none is found to be.
+            and (self.likeness is not None or not phi.variation)
+        )
         if config.kin is None or not known or not each.statistics:
             return each.pooled(together)
         mixed = None
