@@ -243,6 +243,23 @@ def test_half_precision_does_not_reach_it() -> None:
         assert torch.equal(mixed(made, seen, torch.arange(20) % 2), exact)
 
 
+def test_a_model_in_half_precision_learns_looks_and_tells_them() -> None:
+    made = GeneralizeFormer(digits().bfloat16(), CONFIG).eval()
+    x, groups = images(48, dtype=torch.bfloat16), torch.arange(48) // 6
+    # Looks differ by their contrast.
+    x = x * (1 + groups.to(x.dtype) / 4)[:, None, None, None]
+    made.learn_looks(x, groups)
+    assert made.likeness is not None
+    assert made.likeness.get_buffer("ratio").dtype == torch.bfloat16
+    assert made.likeness.get_buffer("ratio").max() > 0
+    seen = made.reference.relate(made._watch(x).statistics)
+    alone = made.likeness.mixed(seen, grouping(groups, 48, x))
+    together = made.likeness.mixed(seen, grouping(groups * 0, 48, x))
+    assert alone.dtype == torch.float32
+    assert together.min() > alone.max()
+    assert made(x, groups).isfinite().all()
+
+
 def test_more_directions_than_looks_are_none() -> None:
     made = Likeness({"first": WIDTH}).double()
     seen, looks = drawn(3, 4, seed=6)
