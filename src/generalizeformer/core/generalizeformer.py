@@ -17,6 +17,7 @@ from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import between, guarded
 from generalizeformer.core.inputs import (
     accepted_channels,
+    check_gradients_pass,
     check_images,
     check_module,
     is_of_memory,
@@ -46,11 +47,13 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     reaches it. Nothing is carried from call to call, or from group to group.
     """
 
+    @torch.inference_mode(False)  # φ is to be trained, whatever the caller does without
     def __init__(
         self, backbone: nn.Module, config: Config | None = None, card: Card | None = None
     ) -> None:
         super().__init__()
         check_module(backbone)
+        check_gradients_pass(backbone)
         self.config = config or Config()
         self.backbone = backbone = uncompiled(backbone)
         self.slots = find_slots(backbone, self.config.selection)
@@ -259,6 +262,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         artefact.save(save_directory, self.state_dict(), self.config, self.card, self.companions)
 
     @classmethod
+    @torch.inference_mode(False)  # answering takes gradients
     def from_pretrained(  # type: ignore[override]
         cls: type[Model], path: str | Path, *, backbone: nn.Module | None = None, **hub: Any
     ) -> Model:
