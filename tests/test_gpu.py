@@ -51,6 +51,16 @@ def test_groups_are_answered_as_if_each_came_alone(generator: str, kin: float | 
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-8)
 
 
+def test_a_loaded_model_is_where_the_lent_backbone_is(tmp_path: Path) -> None:
+    model = GeneralizeFormer(build_backbone("digits-small", 4, channels=3)).eval()
+    model.save_pretrained(tmp_path)
+    lent = build_backbone("digits-small", 4, channels=3).cuda()
+    loaded = GeneralizeFormer.from_pretrained(tmp_path, backbone=lent)
+    assert {value.device.type for value in loaded.state_dict().values()} == {"cuda"}
+    x = torch.randn(4, 3, 28, 28)
+    torch.testing.assert_close(loaded(x.cuda()).cpu(), model(x), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("generator", ["channels", "varying"])
 def test_kernels_answer_and_learn_like_pytorchs_operations(
     generator: str, monkeypatch: pytest.MonkeyPatch

@@ -37,7 +37,8 @@ from .nets import (
 GROUPS = torch.tensor([4, -2, 9, 4, 9, 9])
 CLASSES = ("zero", "one", "two", "three")
 BOTH = pytest.mark.parametrize("generator", list(GENERATORS))
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+BOTH_DTYPES = [torch.float32, torch.float64]
+DTYPES = pytest.mark.parametrize("dtype", BOTH_DTYPES, ids=str)
 
 
 def by_name(
@@ -87,6 +88,61 @@ def test_a_model_of_one_s_own_class_comes_back_exactly(
     model = perturbed(lived(Net()).to(dtype), GENERATORS[generator])
     model.save_pretrained(tmp_path)
     assert_same(GeneralizeFormer.from_pretrained(tmp_path, backbone=Net()), model)
+
+
+class Masked(Net):
+    """With buffers that no state has, of the parameters' precision and of others, one of them in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.linspace(0.5, 1, 8).reshape(-1, 1, 1), persistent=False)
+        self.register_buffer("count", torch.ones(1, dtype=torch.long), persistent=False)
+        self.register_buffer("exact", torch.ones(1, dtype=torch.float16), persistent=False)
+        self.inner = nn.Module()
+        self.inner.register_buffer("mask", self.mask, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.conv(x) * self.mask * self.inner.mask * self.count)
+        return self.fc(self.hidden(x.mean((2, 3))).relu())
+
+
+@pytest.mark.parametrize("lent", BOTH_DTYPES, ids=str)
+@DTYPES
+def test_buffers_that_are_not_saved_follow_the_saved_precision(
+    lent: torch.dtype, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = perturbed(lived(Masked()).to(dtype))
+    model.save_pretrained(tmp_path)
+    other = Masked().to(lent)
+    other.exact = other.exact.to(torch.float16)
+    loaded = GeneralizeFormer.from_pretrained(tmp_path, backbone=other)
+    assert other.mask.dtype == lent
+    assert {loaded.backbone.mask.dtype, loaded.backbone.inner.mask.dtype} == {dtype}
+    assert loaded.backbone.count.dtype == torch.long
+    assert loaded.backbone.exact.dtype == torch.float16
+    x = images(6, dtype=dtype)
+    torch.testing.assert_close(loaded(x, GROUPS), model(x, GROUPS))
+
+
+def test_a_model_that_is_loaded_in_inference_mode_answers_there(tmp_path: Path) -> None:
+    model = by_name()
+    model.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        lent = build_backbone("digits-small", 4, channels=3)
+        for backbone in (None, lent):
+            loaded = GeneralizeFormer.from_pretrained(tmp_path, backbone=backbone)
+            x = images(6, dtype=torch.float32)
+            assert torch.equal(loaded(x, GROUPS), model(x, GROUPS))
+
+
+def test_a_backbone_without_a_place_gets_the_saved_one(tmp_path: Path) -> None:
+    model = by_name()
+    model.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        lent = build_backbone("digits-small", 4, channels=3)
+    loaded = GeneralizeFormer.from_pretrained(tmp_path, backbone=lent)
+    assert {value.device.type for value in loaded.state_dict().values()} == {"cpu"}
 
 
 def test_every_setting_comes_back(tmp_path: Path) -> None:

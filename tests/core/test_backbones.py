@@ -4,6 +4,7 @@ import pytest
 import torch
 import torchvision
 from torch import nn
+from torchvision.models._api import WeightsEnum
 
 from generalizeformer.core.backbones import (
     DigitNet,
@@ -59,6 +60,33 @@ def test_the_stem_has_the_channels_that_were_asked_for(name: str) -> None:
 def test_torchvision_by_name_is_never_quietly_timm(name: str, channels: int) -> None:
     with pytest.raises(UserError, match="torchvision has no"):
         built(name, channels=channels)
+
+
+SEVERAL_HEADS = {"googlenet": 64, "inception_v3": 80}
+
+
+@pytest.mark.parametrize("name", SEVERAL_HEADS)
+def test_heads_that_only_help_to_learn_are_left_out(name: str) -> None:
+    size, backbone = SEVERAL_HEADS[name], built(name, 7)
+    assert backbone.train()(torch.zeros(2, 3, size, size, device="meta")).shape == (2, 7)
+    assert not any("aux" in key.lower() for key in backbone.state_dict())
+
+
+@pytest.mark.parametrize("name", SEVERAL_HEADS)
+def test_published_weights_with_several_heads_make_the_same_network(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"weights": None, "aux_logits": True, "init_weights": False}
+    published = torchvision.models.get_model(name, **options).state_dict()
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda *_, **__: published)
+    size, plain = SEVERAL_HEADS[name], build_backbone(name, 7).eval()
+    backbone = build_backbone(name, 7, pretrained=True)
+    images = torch.linspace(-1, 1, 2 * 3 * size**2).reshape(2, 3, size, size)
+    assert backbone.train()(images).shape == (2, 7)
+    # A saved model is built by its name, and then has the weights that are stored: its answers are to be the same.
+    plain.load_state_dict(backbone.state_dict())
+    with torch.no_grad():
+        assert torch.equal(plain(images), backbone.eval()(images))
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest() -> None:

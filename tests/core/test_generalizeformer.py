@@ -1,5 +1,6 @@
 """The laws of the whole: what reaches φ, what an untrained φ does, and that a lent model stays as it was."""
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -264,6 +265,33 @@ def test_inputs_made_in_inference_mode_can_be_trained_on(generator: str) -> None
     torch.testing.assert_close(answers, model(images(6), GROUPS), rtol=0, atol=1e-10)
     nn.functional.cross_entropy(answers, LABELS).backward()
     assert all(p.grad is not None for p in model.generator.parameters())
+
+
+def test_a_model_made_in_inference_mode_answers_there_and_can_be_trained_afterwards() -> None:
+    backbone = digits()
+    with torch.inference_mode():
+        model = model_of(backbone)
+        answers = model(images(6), GROUPS)
+    assert torch.equal(answers, model(images(6), GROUPS))
+    target_loss(perturb(model)).backward()
+    assert all(p.grad is not None for p in model.generator.parameters())
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_a_backbone_made_in_inference_mode_is_refused_and_a_copy_made_outside_is_not(
+    kind: str,
+) -> None:
+    backbone = digits()
+    layer = backbone.blocks[0][1]
+    with torch.inference_mode():
+        if kind == "parameter":
+            layer.weight = nn.Parameter(layer.weight.clone())
+        else:
+            layer.running_var = layer.running_var.clone()
+    name = "weight" if kind == "parameter" else "running_var"
+    with pytest.raises(UserError, match=rf"^backbone: blocks.0.1.{name} was made in torch.infer"):
+        model_of(backbone)
+    model_of(copy.deepcopy(backbone))(images(6), GROUPS)
 
 
 def test_a_model_first_used_in_inference_mode_can_be_trained_afterwards() -> None:

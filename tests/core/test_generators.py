@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from generalizeformer.core.generators import _norms, channels, rows
 from generalizeformer.core.generators._units import Owners, relative, rms
 from generalizeformer.core.observation import Observation
-from generalizeformer.core.slots import Selection, towards
+from generalizeformer.core.slots import Kind, Selection, towards
 from generalizeformer.core.statistics import Statistics
 
 from .nets import (
@@ -249,11 +249,11 @@ def test_the_mean_of_thousands_keeps_its_digits_in_half_precision() -> None:
 def test_a_slot_s_token_is_the_mean_of_its_encoded_elements() -> None:
     model = perturbed(digits(), CHANNELS)
     generator, seen = model.generator, model.observe(images(6), GROUPS)
-    hidden = generator._encode("norm", model.slots.parameters_of(model.backbone), seen)
+    tokens, hidden = generator._read("norm", model.slots.parameters_of(model.backbone), seen)
     encoded = generator.encode["norm"][-1](hidden)
     widths = [slot.size[1] for slot in generator.kinds["norm"]]
     each = [part.mean(1) for part in encoded.split(widths, 1)]
-    torch.testing.assert_close(generator._pool("norm", hidden), torch.stack(each, 1))
+    torch.testing.assert_close(tokens, torch.stack(each, 1))
 
 
 @pytest.mark.parametrize("module", [channels, rows])
@@ -386,3 +386,41 @@ def test_a_classifier_gathers_only_where_phi_may_see_features() -> None:
         model = perturbed(digits(), replace(SETTLING, inputs=inputs))
         made = generated(model, model.observe(images(6), GROUPS))
         assert (towards(model.slots.classifier) in made) == gathers
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_without_gradients_groups_are_encoded_a_few_at_a_time_bit_for_bit(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = copy.deepcopy(architecture("tf_efficientnet_lite0")).to(dtype)
+    model = perturbed(backbone, SETTLING)
+    x = images(21, 48, dtype=dtype)
+    seen, source = model.observe(x, torch.arange(21)), model.slots.parameters_of(backbone)
+    counts: list[tuple[str, int]] = []
+    encode = channels.Channels._encode
+
+    def spy(self: channels.Channels, kind: Kind, values: Tensor) -> Tensor:
+        counts.append((kind, len(values)))
+        return encode(self, kind, values)
+
+    monkeypatch.setattr(channels.Channels, "_encode", spy)
+    with torch.no_grad():
+        parts = model.generator(source, seen)
+        assert counts == [("classifier", 21), ("norm", 16), ("norm", 5)]
+        counts.clear()
+        monkeypatch.setattr(channels, "ENCODED", 10**9)
+        whole = model.generator(source, seen)
+        assert counts == [("classifier", 21), ("norm", 21)]
+    assert parts.keys() == whole.keys()
+    for key, value in whole.items():
+        assert torch.equal(parts[key], value), key
+
+
+@pytest.mark.parametrize("generator", [CHANNELS, SETTLING], ids=["detail", "alike"])
+def test_what_is_generated_is_the_same_with_and_without_gradients(generator: Any) -> None:
+    model = perturbed(digits(), generator)
+    seen = model.observe(images(6), GROUPS)
+    expected = generated(model, seen)
+    with torch.no_grad():
+        for key, value in generated(model, seen).items():
+            torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-10)

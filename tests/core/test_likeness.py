@@ -15,6 +15,7 @@ from generalizeformer.core.groups import grouping
 from generalizeformer.core.kinship import kindred
 from generalizeformer.core.likeness import STRANGE, Likeness, _same
 from generalizeformer.core.settings import Config
+from generalizeformer.core.slots import Selection
 from generalizeformer.core.statistics import Statistics
 
 from .nets import ARCHITECTURES, architecture, digits, images, perturbed
@@ -179,6 +180,33 @@ def test_a_group_that_is_not_mixed_is_answered_by_the_ordinary_rule(
             assert (made(x, ids) - plain(x, ids)).abs().max() > 1e-6
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("convnext_atto", {}),
+        ("vit_tiny", {}),
+        ("digits", {"selection": Selection(kinds=("classifier",))}),
+        ("digits", {"generator": {"settle": False}}),
+    ],
+)
+def test_nobody_has_kin_where_no_layer_tells_how_mixed_a_group_is(
+    name: str, changes: dict[str, Any]
+) -> None:
+    size, groups = ARCHITECTURES[name][0], torch.arange(8) // 4
+    phi = replace(CONFIG.generator, **changes.get("generator", {}))
+    others = {key: value for key, value in changes.items() if key != "generator"}
+
+    def answers(kin: float | None, variation: int) -> Tensor:
+        generator = replace(phi, variation=variation)
+        made = perturbed(architecture(name), generator, kin=kin, singly=True, **others)
+        assert made.likeness is None
+        with torch.no_grad():
+            return made(images(8, size), groups)
+
+    assert torch.equal(answers(0.3, 4), answers(None, 4))
+    assert (answers(0.3, 0) - answers(None, 0)).abs().max() > 1e-9  # asked for without a gate
+
+
 def test_a_group_beside_a_mixed_one_is_answered_by_the_ordinary_rule_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,6 +241,23 @@ def test_half_precision_does_not_reach_it() -> None:
     exact = mixed(made, seen, torch.arange(20) % 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(mixed(made, seen, torch.arange(20) % 2), exact)
+
+
+def test_a_model_in_half_precision_learns_looks_and_tells_them() -> None:
+    made = GeneralizeFormer(digits().bfloat16(), CONFIG).eval()
+    x, groups = images(48, dtype=torch.bfloat16), torch.arange(48) // 6
+    # Looks differ by their contrast.
+    x = x * (1 + groups.to(x.dtype) / 4)[:, None, None, None]
+    made.learn_looks(x, groups)
+    assert made.likeness is not None
+    assert made.likeness.get_buffer("ratio").dtype == torch.bfloat16
+    assert made.likeness.get_buffer("ratio").max() > 0
+    seen = made.reference.relate(made._watch(x).statistics)
+    alone = made.likeness.mixed(seen, grouping(groups, 48, x))
+    together = made.likeness.mixed(seen, grouping(groups * 0, 48, x))
+    assert alone.dtype == torch.float32
+    assert together.min() > alone.max()
+    assert made(x, groups).isfinite().all()
 
 
 def test_more_directions_than_looks_are_none() -> None:

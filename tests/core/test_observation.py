@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from generalizeformer.core import statistics
 from generalizeformer.core.losses import LOSSES
 from generalizeformer.core.statistics import moments
 from generalizeformer.core.views import views
@@ -105,6 +106,41 @@ def test_observing_leaves_no_gradient_on_the_images() -> None:
     x = images(6).requires_grad_()
     model_of(digits()).observe(x, GROUPS)
     assert x.grad is None
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 9, 8), (33, 24, 13, 11), (5, 40, 1, 30), (9, 64, 5)])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("part", [1, 1000, 10**9])
+def test_moments_in_parts_are_those_of_the_whole_bit_for_bit(
+    shape: tuple[int, ...], last: bool, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x = x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
+    space = tuple(range(2, x.dim()))
+    mean = x.mean(space, keepdim=True)
+    expected = (x - mean).square().mean(space)
+    passes: list[int] = []
+    in_passes = statistics._in_passes
+
+    def spy(x: Tensor, space: tuple[int, ...]) -> statistics.Statistics:
+        passes.append(len(x))
+        return in_passes(x, space)
+
+    monkeypatch.setattr(statistics, "PART", part)
+    monkeypatch.setattr(statistics, "_in_passes", spy)
+    seen = moments(x)
+    assert torch.equal(seen.mean, mean.flatten(1))
+    assert torch.equal(seen.variance, expected)
+    assert sum(passes) == len(x)
+    assert (len(passes) == 1) == (part == 10**9)
+
+
+def test_moments_that_gradients_pass_through_are_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statistics, "PART", 1)
+    x = images(4).requires_grad_()
+    assert "Cat" not in type(moments(x).mean.grad_fn).__name__
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -11,6 +11,7 @@ from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.generators import channels
 from generalizeformer.core.preprocessing import Preprocessing
 from generalizeformer.core.settings import PAPER, Config
+from generalizeformer.core.slots import Selection
 from generalizeformer.data.datasets import synthetic
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import CheckpointError, DataError, SlotError, UserError
@@ -31,6 +32,7 @@ from .toys import (
     same,
     sources,
     state,
+    windowed_network,
 )
 
 
@@ -192,6 +194,98 @@ def test_a_backbone_without_a_linear_classifier_is_refused_before_training(tmp_p
     with pytest.raises(SlotError, match="there is no Linear layer"):
         trained(tmp_path, recipe(), build=convolutional, report=lambda *_: pytest.fail("trained"))
     assert list(tmp_path.iterdir()) == []
+
+
+class Softmax(nn.Module):
+    """A network that changes its classifier's outputs, which only shows where it answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).softmax(1)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [(Softmax, "changes its classifier's outputs"), (windowed_network, "it saw 8 rows for 2")],
+)
+def test_what_shows_only_in_answers_is_told_before_training(
+    tmp_path: Path, build: Any, words: str
+) -> None:
+    with pytest.raises(SlotError, match=words):
+        trained(tmp_path, recipe(), build=build, report=lambda *_: pytest.fail("trained"))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Several(nn.Module):
+    """A network that does not answer with its logits alone."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.inner, self.answer = network(), answer
+        self.drop = nn.Dropout()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.answer(self.drop(self.inner(x)), self.training)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda logits, _: {"logits": logits}, "Several answers with a dict; it must return the"),
+        (
+            lambda logits, training: (logits, logits) if training else logits,
+            "Several answers with a tuple while it is trained; it must return the logits alone",
+        ),
+    ],
+)
+def test_a_backbone_that_returns_no_plain_tensor_is_refused_before_training(
+    tmp_path: Path, answer: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        trained(tmp_path, recipe(), build=lambda: Several(answer))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backbone_that_fails_only_while_it_is_trained_is_refused_before_that() -> None:
+    def answer(logits: torch.Tensor, training: bool) -> torch.Tensor:
+        return logits.reshape(-1, 7) if training else logits
+
+    given = Several(answer), sources(), PREPROCESSING
+    _start.check_fits(*given)
+    with pytest.raises(UserError, match=r"Several does not take images of shape .* \(shape "):
+        _start.check_learns(*given)
+
+
+def test_looking_how_a_backbone_learns_changes_neither_it_nor_random_numbers() -> None:
+    backbone, numbers = Several(lambda logits, _: logits).eval(), torch.get_rng_state()
+    before = state(backbone)
+    _start.check_learns(backbone, sources(), PREPROCESSING)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert not backbone.training
+    assert same(state(backbone), before)
+
+
+def test_trying_a_backbone_changes_neither_it_nor_random_numbers() -> None:
+    backbone, numbers = network().train(), torch.get_rng_state()
+    before = state(backbone)
+    _start.check_serves(backbone, recipe().model, sources(), PREPROCESSING)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert backbone.training
+    assert same(state(backbone), before)
+
+
+@pytest.mark.parametrize("episodes", ["held-out", "joint"])
+def test_a_network_with_layers_over_windows_is_trained_without_those(
+    tmp_path: Path, episodes: Any
+) -> None:
+    without = replace(recipe().model, selection=Selection(exclude=("3.norm",)))
+    chosen = recipe(episodes=episodes, held_out=("a",), model=without)
+    model = trained(tmp_path, chosen, build=windowed_network)
+    assert model.reference.layers == ["3.norm"]
+    assert [slot.layer for slot in model.slots] == ["1", "4"]
 
 
 def test_a_folder_that_cannot_be_is_told_before_training(tmp_path: Path) -> None:

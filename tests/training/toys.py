@@ -41,6 +41,27 @@ def grouped_network() -> nn.Module:
     )
 
 
+class Windows(nn.Module):
+    """Normalises quarters of the map, so that it has four rows for every image."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        quarters = x.unflatten(-1, (2, -1)).unflatten(-3, (2, -1)).permute(0, 2, 4, 3, 5, 1)
+        rows = self.norm(quarters.flatten(0, 2).flatten(1, 2))
+        return rows.unflatten(0, (len(x), -1)).mean((1, 2))
+
+
+def windowed_network() -> nn.Module:
+    """A network with one norm layer over the map, and one over windows of it."""
+    torch.manual_seed(7)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), Windows(4), nn.Linear(4, CLASSES)
+    )
+
+
 def wrapped(backbone: nn.Module) -> GeneralizeFormer:
     torch.manual_seed(8)
     return GeneralizeFormer(backbone, MODEL, CARD)

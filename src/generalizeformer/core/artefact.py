@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -178,7 +179,7 @@ def _check_classes(stored: Stored, lent: nn.Module) -> None:
 
 
 def fill(model: nn.Module, stored: Stored) -> None:
-    """Puts the stored tensors in, in the precision they were saved in."""
+    """Puts the stored tensors in, in the precision they were saved in, where the model's own are."""
     tensors = model.state_dict()
     own = {name: tuple(value.shape) for name, value in tensors.items()}
     found = {name: tuple(value.shape) for name, value in stored.tensors.items()}
@@ -189,7 +190,27 @@ def fill(model: nn.Module, stored: Stored) -> None:
             f"{stored.folder / WEIGHTS}: does not fit the model: {name} is {found.get(name, 'missing')} in the file "
             f"and {own.get(name, 'unknown')} in the model ({len(wrong)} such tensors); it belongs to another backbone"
         )
-    model.load_state_dict(stored.tensors, assign=True)
+    # On the meta device there is no place for them.
+    near = {
+        name: value if tensors[name].is_meta else value.to(tensors[name].device)
+        for name, value in stored.tensors.items()
+    }
+    before = _precision(model)
+    model.load_state_dict(near, assign=True)
+    _cast_unsaved(model, before, _precision(model))
+
+
+def _precision(model: nn.Module) -> torch.dtype:
+    return next(value.dtype for value in model.parameters() if value.is_floating_point())
+
+
+def _cast_unsaved(model: nn.Module, before: torch.dtype, now: torch.dtype) -> None:
+    """Buffers that are part of no state, and had the parameters' precision, get it again."""
+    saved = model.state_dict().keys()
+    for name, value in list(model.named_buffers(remove_duplicate=False)):
+        if name not in saved and value.dtype == before:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, value.to(now))
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -37,6 +37,9 @@ class DigitNet(nn.Module):
 
 OWN: dict[str, tuple[int, ...]] = {"digits": (32, 48, 64, 96), "digits-small": (16, 24, 32, 64)}
 
+# Of torchvision's: while they are trained, they answer with a tuple.
+SEVERAL_HEADS = ("googlenet", "inception_v3")
+
 
 def build_backbone(
     architecture: str, classes: int, *, channels: int = 3, pretrained: bool = False
@@ -88,14 +91,28 @@ def _in_torchvision(name: str) -> bool:
 def _torchvision(name: str, classes: int, pretrained: bool) -> nn.Module:
     from torchvision import models
 
+    # What the published weights of these expect of images is no weight, so it would be lost in a saved model.
+    several = {"transform_input": True} if name in SEVERAL_HEADS else {}
     if not pretrained:
-        model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
+        if several:
+            several |= {"aux_logits": False, "init_weights": True}
+        model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **several)
         return model
     # The first published weights ("v1"): comparisons with the literature need those.
     try:
-        return replace_head(models.get_model(name, weights="IMAGENET1K_V1"), classes)
+        model = models.get_model(name, weights="IMAGENET1K_V1", **several)
     except (OSError, RuntimeError) as error:
         raise UserError(_no_weights(name, error)) from None
+    return replace_head(_with_one_head(model) if several else model, classes)
+
+
+def _with_one_head(model: nn.Module) -> nn.Module:
+    """The model without the heads that only help it to learn: published weights are loaded with them."""
+    model.aux_logits = False  # type: ignore[assignment]
+    for head in ("aux1", "aux2", "AuxLogits"):
+        if hasattr(model, head):
+            setattr(model, head, None)
+    return model
 
 
 def _check_timm(name: str) -> None:

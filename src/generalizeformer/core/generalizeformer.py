@@ -17,6 +17,7 @@ from generalizeformer.core.groups import Grouping, grouping
 from generalizeformer.core.guard import between, guarded
 from generalizeformer.core.inputs import (
     accepted_channels,
+    check_gradients_pass,
     check_images,
     check_module,
     is_of_memory,
@@ -46,11 +47,13 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
     reaches it. Nothing is carried from call to call, or from group to group.
     """
 
+    @torch.inference_mode(False)  # φ is to be trained, whatever the caller does without
     def __init__(
         self, backbone: nn.Module, config: Config | None = None, card: Card | None = None
     ) -> None:
         super().__init__()
         check_module(backbone)
+        check_gradients_pass(backbone)
         self.config = config or Config()
         self.backbone = backbone = uncompiled(backbone)
         self.slots = find_slots(backbone, self.config.selection)
@@ -131,11 +134,14 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
 
     def _pooled(self, each: Observation, together: Grouping) -> Observation:
         """What was seen of images one by one as seen of groups, or of the kin that each image has in its group."""
-        config = self.config
-        told = (
-            isinstance(config.generator, channels.Config) and "features" in config.generator.inputs
+        config, phi = self.config, self.config.generator
+        known = (
+            isinstance(phi, channels.Config)
+            and "features" in phi.inputs
+            # Where no layer tells how mixed a group is, and that was to count, none is found to be.
+            and (self.likeness is not None or not phi.variation)
         )
-        if config.kin is None or not told or not each.statistics:
+        if config.kin is None or not known or not each.statistics:
             return each.pooled(together)
         mixed = None
         if self.likeness is not None:
@@ -256,6 +262,7 @@ class GeneralizeFormer(nn.Module, ModelHubMixin):
         artefact.save(save_directory, self.state_dict(), self.config, self.card, self.companions)
 
     @classmethod
+    @torch.inference_mode(False)  # answering takes gradients
     def from_pretrained(  # type: ignore[override]
         cls: type[Model], path: str | Path, *, backbone: nn.Module | None = None, **hub: Any
     ) -> Model:

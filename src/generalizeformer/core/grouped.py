@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from generalizeformer.core.groups import Grouping, Kin, side_by_side
+from generalizeformer.core.groups import Grouping, side_by_side
 from generalizeformer.core.inputs import uncompiled
 from generalizeformer.core.layers import (
     Call,
@@ -27,10 +27,6 @@ from generalizeformer.core.twins import at_rest, rebind, twin_of
 from generalizeformer.core.variation import Variation
 from generalizeformer.errors import SlotError
 
-Parts = tuple[Tensor, Tensor, Tensor]
-"""Of a `Kin`."""
-Known = tuple[Tensor | None, bool]
-"""Of a `Grouping`: how mixed its groups are, and whether none is."""
 Layers = Mapping[str, Callable[[str, nn.Module, Call], GroupedLayer]]
 LAYERS: Layers = {
     "norm": GroupedNorm,
@@ -92,9 +88,7 @@ class GroupedBackbone:
         with self.lock:  # layers read what they need from the one call
             self.follow()
             try:
-                kin = None if grouping.kin is None else grouping.kin.parts()
-                known = (grouping.mixed, grouping.alike)
-                given = (images, grouping.ids, grouping.sizes, kin, known, params, watch)
+                given = (images, grouping, params, watch)
                 looked = self.checked or torch.compiler.is_compiling()
                 if self.options is None:
                     with nullcontext() if looked else at_rest(self.backbone):
@@ -117,51 +111,30 @@ class GroupedBackbone:
         logits = self.run(images, together, params).logits
         return list(torch.split(logits, [len(question.images) for question in questions]))
 
-    def traced(
-        self,
-        images: Tensor,
-        ids: Tensor,
-        sizes: Tensor,
-        kin: Parts | None,
-        known: Known,
-        params: Params,
-        watch: bool,
-    ) -> Output:
+    def traced(self, images: Images, grouping: Grouping, params: Params, watch: bool) -> Output:
         """The part of `run` that is only tensor work: what torch.compile captures, for any number of groups."""
         call = self.call
-        call.grouping = Grouping(ids, sizes, None if kin is None else Kin(*kin), *known)
-        call.params = params
+        call.grouping, call.params = grouping, params
         call.watched, call.settled = {} if watch else None, {}
         logits = self.network(images)
-        statistics = pool_all(call.watched or {}, call.grouping)
+        statistics = pool_all(call.watched or {}, grouping)
         return Output(logits, self._check(logits), statistics, call.settled)
 
     def compile(self, **options: Any) -> None:
         """From now on runs are compiled (torch.compile), one graph for any number of groups and images."""
         self.options, self.compiled = options, torch.compile(self.traced, **options)
 
-    def _captured(
-        self,
-        images: Tensor,
-        ids: Tensor,
-        sizes: Tensor,
-        kin: Parts | None,
-        known: Known,
-        params: Params,
-        watch: bool,
-    ) -> Output:
+    def _captured(self, images: Images, grouping: Grouping, params: Params, watch: bool) -> Output:
         """`traced`, compiled.
 
         Only these axes vary. Left to itself, the compiler would treat height and width as unknown too, and never
         finish with networks that compute their padding from them.
         """
-        for value in (images, ids, sizes, *(kin or ()), *params.values()):
+        for value in (images, *grouping.tensors(), *params.values()):
             torch._dynamo.maybe_mark_dynamic(value, 0)
-        if known[0] is not None:
-            torch._dynamo.maybe_mark_dynamic(known[0], 0)
-        if kin is not None:
-            torch._dynamo.maybe_mark_dynamic(kin[0], (1, 2))
-        return self.compiled(images, ids, sizes, kin, known, params, watch)
+        if grouping.kin is not None:
+            torch._dynamo.maybe_mark_dynamic(grouping.kin.weights, (1, 2))
+        return self.compiled(images, grouping, params, watch)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of. Its twin, its calls, its lock and what it compiled are its own."""

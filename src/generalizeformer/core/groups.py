@@ -63,6 +63,11 @@ class Grouping:
     mixed: Float[Tensor, " groups"] | None = None
     alike: bool = False
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it is made of."""
+        kin = () if self.kin is None else self.kin.parts()
+        return (self.ids, self.sizes, *kin, *(() if self.mixed is None else (self.mixed,)))
+
     def mean(self, values: Float[Tensor, " images *rest"]) -> Float[Tensor, " groups *rest"]:
         """The mean of each group. A sum by index: a matrix product would let one group's inf reach the others."""
         if self.kin is not None:

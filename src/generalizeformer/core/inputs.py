@@ -45,6 +45,17 @@ def check_module(backbone: object) -> None:
         )
 
 
+def check_gradients_pass(backbone: nn.Module) -> None:
+    """Raises UserError where a parameter or a buffer was made in torch.inference_mode: autograd refuses those."""
+    for name, value in (*backbone.named_parameters(), *backbone.named_buffers()):
+        if value.is_inference():
+            raise UserError(
+                f"backbone: {name} was made in torch.inference_mode, so no gradient can pass through "
+                f"{type(backbone).__name__}; build and load it outside of that, or give copy.deepcopy(backbone) made "
+                "outside"
+            )
+
+
 def uncompiled(module: nn.Module) -> nn.Module:
     """The module that torch.compile wrapped, or the one given: what is compiled cannot be looked into."""
     # Its own child: a wrapper may pass on what it is asked for to the module within.

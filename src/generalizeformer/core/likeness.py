@@ -58,16 +58,20 @@ class Likeness(nn.Module):
     def mixed(self, seen: Seen, together: Grouping) -> Float[Tensor, " groups"]:
         """Of each group: 0 where all images can be of one look, 1 where nearly half of them are not, or more."""
         with torch.autocast(together.ids.device.type, enabled=False):
-            shown = self._numbers(seen) - self.get_buffer("centre")
-            along, empty = together.dense(shown @ self.get_buffer("into"))
-            alike = _same(along, self.get_buffer("ratio")).sigmoid()
+            shown = self._numbers(seen)
+            names = ("centre", "into", "ratio")
+            centre, into, ratio = (self.get_buffer(name).to(shown.dtype) for name in names)
+            along, empty = together.dense((shown - centre) @ into)
+            alike = _same(along, ratio).sigmoid()
             return _mixed(alike.masked_fill(empty.unsqueeze(1), 0), empty)
 
     def _numbers(self, seen: Seen) -> Numbers:
-        """Of every image, so scaled that all layers weigh alike, whatever their width."""
+        """Of every image, so scaled that all layers weigh alike, whatever their width; in single precision at least."""
         parts = [seen[name] for name in self.layers]
         told = [torch.cat(bounded(p), 1) / sqrt(p.mean.shape[1]) for p in parts]
-        return torch.cat(told, 1).to(self.get_buffer("centre"))
+        centre = self.get_buffer("centre")
+        exact = torch.promote_types(centre.dtype, torch.float32)
+        return torch.cat(told, 1).to(centre.device, exact)
 
 
 def _mixed(

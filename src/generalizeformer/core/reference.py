@@ -30,8 +30,11 @@ class Reference(nn.Module):
         return {name: self._relate(name, statistics) for name, statistics in seen.items()}
 
     def learn(self, seen: dict[str, Statistics]) -> None:
-        """Takes the mean over groups of freshly seen source statistics (in the layers' own units)."""
-        for name in self.layers:
+        """Takes the mean over groups of freshly seen source statistics (in the layers' own units).
+
+        Layers over windows or patches have no row for every image: nobody sees those, so they stay as they are.
+        """
+        for name in (name for name in self.layers if name in seen):
             between = seen[name].mean.var(0, correction=0)
             values = torch.stack([seen[name].mean.mean(0), seen[name].variance.mean(0) + between])
             self.get_buffer(_key(name)).copy_(values)

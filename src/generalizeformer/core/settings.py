@@ -32,7 +32,8 @@ class Config:
     mean: Mean = "logits"  # what it is taken of
     # Images of a group count for each other as far as they look alike: exp(-distance² / kin), in source units; None:
     # all alike. For batches that hold several targets or looks. Only where each is looked at by itself (`singly`), and
-    # with φ of channels. With its `variation`, both count only as far as a group is found to be mixed.
+    # with φ of channels. With its `variation`, both count only as far as a group is found to be mixed: nowhere, where
+    # no layer settles (no BatchNorm), because that tells it.
     kin: float | None = 0.3
 
     def __post_init__(self) -> None:

@@ -17,7 +17,6 @@ from generalizeformer import atomic
 from generalizeformer.config import to_dict
 from generalizeformer.core.card import Card
 from generalizeformer.core.generalizeformer import GeneralizeFormer
-from generalizeformer.core.slots import find_slots
 from generalizeformer.data.domains import DomainDataset
 from generalizeformer.data.splits import split_all
 from generalizeformer.training._companions import Pace, check_companion, config_of, training_of
@@ -28,6 +27,7 @@ from generalizeformer.training._start import (
     calibrate,
     check_fits,
     check_learns,
+    check_serves,
     fingerprint,
     near,
     origin,
@@ -93,8 +93,8 @@ class _Run:
         self.start = copy.deepcopy(build()).cpu()
         check_fits(self.start, sources, self.preprocessing)
         if recipe.erm is not None:
-            check_learns(self.start)
-        find_slots(self.start, recipe.model.selection)  # what it cannot generate is told now
+            check_learns(self.start, sources, self.preprocessing)
+        check_serves(self.start, recipe.model, sources, self.preprocessing)
         for name in recipe.also:
             check_companion(name, self.start, sources)
         self.origin = origin(self.start, sources, self.preprocessing) | {"seed": recipe.seed}

@@ -1,5 +1,6 @@
 """Before the first step: whether the backbone fits the data, what it starts from, what it measures of the sources."""
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from generalizeformer.config import to_dict
 from generalizeformer.core.generalizeformer import GeneralizeFormer
 from generalizeformer.core.inputs import accepted_channels
 from generalizeformer.core.preprocessing import Preprocessing
+from generalizeformer.core.settings import Config
 from generalizeformer.data.domains import Domain, DomainDataset
 from generalizeformer.errors import DataError, UserError
 from generalizeformer.imaging.looks import Config as Looks
@@ -33,17 +35,35 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def check_fits(backbone: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> None:
     """Raises where the backbone cannot answer these images with these classes: before any training, not after it."""
     _check_precision(backbone)
-    pixels = data.domains[0].read(torch.arange(min(2, len(data.domains[0]))))
-    images = preprocessing(pixels.to(next(backbone.parameters()).device))
+    images = _two(data, preprocessing, backbone)
     try:
         logits = backbone.eval()(images)
     except Exception as error:  # every architecture refuses images in its own way
         raise _unfit(backbone, images, error) from None
+    _check_plain(backbone, logits, "")
     if tuple(logits.shape) != (len(images), len(data.classes)):
         raise DataError(
             f"backbone: {type(backbone).__name__} answers {len(images)} images with {tuple(logits.shape)}; "
             f"{data.name} has {len(data.classes)} classes, so build it for those"
         )
+
+
+def check_serves(
+    backbone: nn.Module, config: Config, data: DomainDataset, preprocessing: Preprocessing
+) -> None:
+    """Raises where nothing can be generated for the backbone, which some tell only when they answer.
+
+    The random numbers of the training are left as they were, and a copy is tried, so that the backbone is as well.
+    """
+    with torch.random.fork_rng([]):
+        model = GeneralizeFormer(copy.deepcopy(backbone), config)
+        model.observe(_two(data, preprocessing, backbone))
+
+
+def _two(data: DomainDataset, preprocessing: Preprocessing, backbone: nn.Module) -> Tensor:
+    """Two images, or one where there is one, where the backbone is."""
+    pixels = data.domains[0].read(torch.arange(min(2, len(data.domains[0]))))
+    return preprocessing(pixels.to(next(backbone.parameters()).device))
 
 
 def _unfit(backbone: nn.Module, images: Tensor, error: Exception) -> UserError:
@@ -72,12 +92,29 @@ def _check_precision(backbone: nn.Module) -> None:
         )
 
 
-def check_learns(backbone: nn.Module) -> None:
-    """Raises where nothing in a backbone that is to be trained may move."""
+def check_learns(backbone: nn.Module, data: DomainDataset, preprocessing: Preprocessing) -> None:
+    """Raises where nothing in a backbone that is to be trained may move, or its answers cannot be learned from."""
     if not any(value.requires_grad for value in backbone.parameters()):
         raise UserError(
             f"backbone: no parameter of {type(backbone).__name__} requires a gradient, but the recipe trains it; call "
             "backbone.requires_grad_(), or keep it as it is with Recipe(episodes='looks', erm=None)"
+        )
+    images = _two(data, preprocessing, backbone)
+    with torch.random.fork_rng([]), torch.no_grad():  # dropout draws
+        try:
+            answer = copy.deepcopy(backbone).train()(images.repeat(2, 1, 1, 1))
+        except Exception as error:  # every architecture refuses images in its own way
+            raise _unfit(backbone, images, error) from None
+    _check_plain(backbone, answer, " while it is trained")
+
+
+def _check_plain(backbone: nn.Module, answer: object, when: str) -> None:
+    """Raises where an answer is not a tensor, but holds one."""
+    if not isinstance(answer, Tensor):
+        raise UserError(
+            f"backbone: {type(backbone).__name__} answers with a {type(answer).__name__}{when}; it must return the "
+            "logits alone, so switch further heads off (in torchvision aux_logits=False), or wrap it in a module that "
+            "picks the logits"
         )
 
 

@@ -32,6 +32,11 @@ from generalizeformer.errors import UserError
 
 PLACES = 4  # frequencies of the code that tells a slot's relative depth
 SUMMARY = 4  # numbers that describe a group as a whole
+# Without gradients, CPUs encode about so many channels and rows at a time: all at once they take hundreds of megabytes.
+ENCODED = 2**16
+# In so many groups at least: matrix products round the last rows of a number that is no multiple of their blocks in
+# another way, and then groups would be answered in other bits.
+ALIGNED = 16
 FAMILIES = {"norm": _norms, "classifier": _rows, "linear": _rows, "conv": _rows}
 
 
@@ -116,13 +121,13 @@ class Channels(nn.Module):
         )
 
     def forward(self, source: Params, seen: Observation) -> Params:
-        hidden = {kind: self._encode(kind, source, seen) for kind in self.kinds}
-        tokens = torch.cat([self._pool(kind, many) for kind, many in hidden.items()], 1)
+        read = {kind: self._read(kind, source, seen) for kind in self.kinds}
+        tokens = torch.cat([token for token, _ in read.values()], 1)
         context = self.mix(tokens + self._place(tokens) + self._about(seen))
         parts = torch.split(context, [len(mine) for mine in self.kinds.values()], 1)
         target: Params = {}
         for (kind, mine), part in zip(self.kinds.items(), parts, strict=True):
-            moves = self._moves(kind, hidden[kind], part)
+            moves = self._moves(kind, read[kind][1], part)
             target |= FAMILIES[kind].apply(mine, source, seen, moves, self.config)
         return target
 
@@ -142,25 +147,34 @@ class Channels(nn.Module):
                 part = min(start / bound, 0.9)
                 self.decode[kind][-1].bias[moves] = math.atanh(part)  # type: ignore[index]
 
-    def _encode(self, kind: Kind, source: Params, seen: Observation) -> Tensor:
-        """(groups, elements, width): the elements of all slots of a kind, in one pass, but for the last layer."""
+    def _read(self, kind: Kind, source: Params, seen: Observation) -> tuple[Tensor, Tensor | None]:
+        """A token of each slot of a kind, and what is encoded of each element where something needs that later on.
+
+        The tokens are (groups, slots, width): the mean of what is encoded of each slot's elements. The last layer is
+        linear, so it may come after the mean: a token of each slot instead of thousands of channels.
+        """
         described = FAMILIES[kind].describe(self.kinds[kind], source, seen, self.config.inputs)
         values = perturb(described, self.config.noise if self.training else 0.0)
+        owners, last = self._owners(kind, values), self._encoder(kind)[-1]
+        if self.config.detail or torch.is_grad_enabled() or values.device.type != "cpu":
+            hidden = self._encode(kind, values)
+            return last(owners.mean(hidden)), hidden
+        at_once = ALIGNED * max(1, ENCODED // (ALIGNED * values.shape[1]))
+        parts = torch.split(values, at_once)
+        means = [owners.mean(self._encode(kind, part)) for part in parts]
+        return last(torch.cat(means)), None
+
+    def _encode(self, kind: Kind, values: Tensor) -> Tensor:
+        """(groups, elements, width): the elements of all slots of a kind, in one pass, but for the last layer."""
         for layer in self._encoder(kind)[:-1]:
             values = layer(values)
         return values
 
-    def _pool(self, kind: Kind, hidden: Tensor) -> Tensor:
-        """(groups, slots, width): the mean of what is encoded of each slot's elements.
-
-        The last layer is linear, so it may come after the mean: a token of each slot instead of thousands of channels.
-        """
-        return self._encoder(kind)[-1](self._owners(kind, hidden).mean(hidden))  # type: ignore[no-any-return]
-
-    def _moves(self, kind: Kind, hidden: Tensor, context: Tensor) -> Tensor:
+    def _moves(self, kind: Kind, hidden: Tensor | None, context: Tensor) -> Tensor:
         """(groups, elements, moves) of a kind, from -1 to 1."""
-        owners = self._owners(kind, hidden)
+        owners = self._owners(kind, context)
         if self.config.detail:
+            assert hidden is not None
             own = self._encoder(kind)[-1](hidden)
             known = torch.cat([own, owners.spread(context)], -1)
             return self.decode[kind](known).tanh()  # type: ignore[no-any-return]
