@@ -60,7 +60,6 @@ def evaluate(
             What an earlier evaluation has left there is replaced.
         device: Where to compute; auto takes a GPU if there is one.
     """
-    from generalizeformer.benchmark.records import write
     from generalizeformer.core.generalizeformer import GeneralizeFormer
     from generalizeformer.training._start import placed
 
@@ -72,12 +71,7 @@ def evaluate(
         raise UserError(f"choose: got {choose}; give the number of images, 1 or more")
     chosen, own = known_methods(methods), method_settings(settings)
     model = placed(GeneralizeFormer.from_pretrained(run), pick_device(device))
-    stored = arriving.stored()
-    named = tuple(word for stream in stored for word in stream.targets) or arriving.targets
-    domains, words = target_domains(model.card, named, root)
-    arrivals = stored or arriving.streams(words)
-    for stream in arrivals:  # one that cannot flow is told before anything runs
-        stream.arrivals(domains)
+    domains, words, arrivals = _arriving(arriving, model.card, root)
     held = held_sources(run, model, root) if sources or choose else None
     refused: list[Refusal] = []
     records: list[Record] = []
@@ -88,9 +82,7 @@ def evaluate(
         records += compared(model, domains, chosen, mine, trained, given, visited, refused.append)
     if not records:  # nobody could take part, for reasons such as this one
         raise UserError(refused[0].why)
-    again = " (in the place of earlier ones)" if (folder / "records.json").exists() else ""
-    write(folder / "records.json", records)
-    write(folder / "refused.json", refused)
+    again = _keep(folder, records, refused)
     store(folder / "streams", arrivals, domains)
     if known := learned_from(model.card, words, domains.names):
         aside.print(f"note: {known}", soft_wrap=True)
@@ -98,6 +90,29 @@ def evaluate(
     console.print(f"records: {folder / 'records.json'}{again}", soft_wrap=True)
     title = f"Evaluation of {run.resolve().name}"
     _page(folder / "page.html", title, records, refused, model.card, known)
+
+
+def _arriving(
+    arriving: Arrivals, card: "Card", root: Path | None
+) -> "tuple[DomainDataset, tuple[str, ...], list[Stream]]":
+    """The domains, the targets in words, and what arrives of them. A stream that cannot flow is told now."""
+    stored = arriving.stored()
+    named = tuple(word for stream in stored for word in stream.targets) or arriving.targets
+    domains, words = target_domains(card, named, root)
+    arrivals = stored or arriving.streams(words)
+    for stream in arrivals:
+        stream.arrivals(domains)
+    return domains, words, arrivals
+
+
+def _keep(folder: Path, records: "Sequence[Record]", refused: "Sequence[Refusal]") -> str:
+    """Writes both into the folder; says whether there were some before."""
+    from generalizeformer.benchmark.records import write
+
+    again = " (in the place of earlier ones)" if (folder / "records.json").exists() else ""
+    write(folder / "records.json", records)
+    write(folder / "refused.json", refused)
+    return again
 
 
 def _chosen(
