@@ -43,5 +43,5 @@ def moved(adapter: Any, backbone: nn.Module) -> set[str]:
     return {n for n, value in backbone.named_parameters() if not torch.equal(value, now[n])}
 
 
-def close(got: Tensor, expected: Tensor, atol: float) -> None:
+def assert_near(got: Tensor, expected: Tensor, atol: float) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=atol)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from descending import HARNESS, close, eager, every, name_of
+from descending import HARNESS, assert_near, eager, every, name_of
 from torch import Tensor
 
 from generalizeformer.adapters import pl, pl_c, shot, tent_bn, tent_c
@@ -27,7 +27,7 @@ def test_without_learning_it_stays_the_source(
 ) -> None:
     adapter = method.build(source, method.Config(**settings))
     for batch in images.split(8):
-        close(adapter.step(batch), source.backbone(batch).detach(), 1e-10)
+        assert_near(adapter.step(batch), source.backbone(batch).detach(), 1e-10)
 
 
 @every(HARNESS)
@@ -45,8 +45,8 @@ def test_several_steps_are_the_batch_shown_several_times(
 ) -> None:
     one, three = (method.build(source, eager(method, steps=steps)) for steps in (1, 3))
     answers = [one.step(images[:8]) for _ in range(3)]
-    close(three.step(images[:8]), answers[-1], 1e-12)
-    close(three.predict(images), one.predict(images), 1e-12)
+    assert_near(three.step(images[:8]), answers[-1], 1e-12)
+    assert_near(three.predict(images), one.predict(images), 1e-12)
 
 
 @every([tent_bn, tent_c])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from descending import HARNESS, close, eager, every, moved, network
+from descending import HARNESS, assert_near, eager, every, moved, network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,7 +37,7 @@ def test_moves_the_classifier_on_features_that_stay(
     weight, bias = adapter.head.weight, adapter.head.bias
     assert not torch.equal(weight, backbone.classifier.weight)
     assert not torch.equal(bias, backbone.classifier.bias)
-    close(adapter.predict(images), F.linear(features, weight, bias).detach(), 1e-10)
+    assert_near(adapter.predict(images), F.linear(features, weight, bias).detach(), 1e-10)
 
 
 def test_tent_bn_without_learning_standardises_the_features_of_a_batch(
@@ -48,7 +48,7 @@ def test_tent_bn_without_learning_standardises_the_features_of_a_batch(
         features = backbone.blocks(batch).mean((2, 3)).detach()
         variance, mean = torch.var_mean(features, 0, correction=0)
         expected = backbone.classifier((features - mean) / (variance + 1e-5).sqrt()).detach()
-        close(adapter.step(batch), expected, 1e-10)
+        assert_near(adapter.step(batch), expected, 1e-10)
         assert (expected - backbone(batch)).abs().max() > 1e-2
 
 
@@ -114,7 +114,9 @@ def test_a_weight_used_by_two_layers_moves_once(method: Any, images: Tensor) -> 
     weight = adapter.backbone[4].weight
     assert adapter.backbone[6].weight is weight
     change = (weight - model.backbone[4].weight).abs()
-    close(change.max(), torch.tensor(0.01).double(), 1e-4)  # Adam's first step, not two of them
+    assert_near(
+        change.max(), torch.tensor(0.01).double(), 1e-4
+    )  # Adam's first step, not two of them
 
 
 def test_shot_keeps_a_weight_that_the_classifier_shares(images: Tensor) -> None:

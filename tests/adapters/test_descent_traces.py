@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from descending import close, every, name_of
+from descending import assert_near, every, name_of
 from recordings import assert_agree, recorded, stream_of
 from torch import Tensor, nn
 
@@ -51,17 +51,17 @@ def values_of(adapter: Any) -> dict[str, Tensor]:
 def test_agrees_with_the_published_implementation(
     toy: GeneralizeFormer, method: Any, trace: str, variant: str, settings: dict[str, Any]
 ) -> None:
-    follow(method, toy, trace, variant, settings, atol=1e-8)
+    assert_follows(method, toy, trace, variant, settings, atol=1e-8)
 
 
 @every([shot, shot_im])
 def test_agrees_on_single_images_where_the_loss_cancels_up_to_rounding(
     toy: GeneralizeFormer, method: Any
 ) -> None:
-    follow(method, toy, str(name_of(method)), "gamma1_bs1", {}, atol=1e-6)
+    assert_follows(method, toy, str(name_of(method)), "gamma1_bs1", {}, atol=1e-6)
 
 
-def follow(
+def assert_follows(
     method: Any,
     toy: GeneralizeFormer,
     trace: str,
@@ -76,13 +76,13 @@ def follow(
     }
     adapter = method.build(toy, method.Config(**{"learning_rate": 1e-3, **settings}))
     for number, batch in enumerate(stream_of(variant)):
-        close(adapter.step(batch), expected["logits"][number], atol)
+        assert_near(adapter.step(batch), expected["logits"][number], atol)
         for key, value in expected.items():
             if key.startswith("params_per_batch/"):
-                close(values_of(adapter)[key.rpartition("/")[2]], value[number], atol)
+                assert_near(values_of(adapter)[key.rpartition("/")[2]], value[number], atol)
     for key, value in expected.items():
         if key.startswith("params/"):
-            close(values_of(adapter)[key.rpartition("/")[2]], value, atol)
+            assert_near(values_of(adapter)[key.rpartition("/")[2]], value, atol)
     assert len(expected) >= 3
 
 

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 import torch
-from descending import close
+from descending import assert_near
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -33,7 +33,7 @@ def test_pseudo_labels_teach_the_confident_images_only(logits: Tensor, threshold
     expected = (
         F.cross_entropy(chosen, chosen.argmax(1)) if len(chosen) else torch.zeros(()).double()
     )
-    close(got, expected, 1e-12)
+    assert_near(got, expected, 1e-12)
 
 
 def test_nobody_confident_is_a_loss_and_gradients_of_zero() -> None:
@@ -59,13 +59,13 @@ def test_information_is_bounded_by_nothing_and_by_all_classes(logits: Tensor) ->
 
 
 def test_information_of_a_single_image_is_nothing() -> None:
-    close(information(logits_of(1, 1, 5, 2.0)), torch.zeros(()).double(), 1e-4)
+    assert_near(information(logits_of(1, 1, 5, 2.0)), torch.zeros(()).double(), 1e-4)
 
 
 @pytest.mark.parametrize("classes", [2, 7])
 def test_information_of_sure_answers_for_every_class_is_all_there_is(classes: int) -> None:
     sure = 1000 * torch.eye(classes).double().repeat(3, 1)
-    close(information(sure), torch.tensor(-log(classes)).double(), 1e-3)
+    assert_near(information(sure), torch.tensor(-log(classes)).double(), 1e-3)
 
 
 @pytest.mark.parametrize("settings", [{"label_weight": 0.0}, {"threshold": 1.0}])
@@ -77,6 +77,6 @@ def test_shot_without_pseudo_labels_is_shot_im(
     other = shot_im.build(source, shot_im.Config(learning_rate=1e-3))
     full = shot.build(source, shot.Config(learning_rate=1e-3, threshold=0.3, label_weight=1.0))
     for batch in images.split(8):
-        close(one.step(batch), other.step(batch), 1e-12)
+        assert_near(one.step(batch), other.step(batch), 1e-12)
         full.step(batch)
     assert not torch.allclose(full.predict(images), one.predict(images))

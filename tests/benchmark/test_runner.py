@@ -365,8 +365,12 @@ def test_nothing_is_warmed_up_where_first_calls_are_like_all_others(stub: Any) -
 
 
 def test_a_search_is_not_warmed_up(monkeypatch: pytest.MonkeyPatch, cold: None) -> None:
-    monkeypatch.setattr(runner, "warm", lambda *_: pytest.fail("it is not timed"))
+    warmed: list[Any] = []
+    monkeypatch.setattr(runner, "warm", lambda *given: warmed.append(given))
     choose(source(), dataset(), "alpha_bn", 7, 0)
+    assert not warmed
+    run(source(), dataset(), "alpha_bn", SINGLE, 0)
+    assert len(warmed) == 1
 
 
 def test_a_target_that_a_short_stream_leaves_out_has_no_score() -> None:

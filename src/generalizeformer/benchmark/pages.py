@@ -38,17 +38,13 @@ ABOUT_CHANGE = (
     "What φ does to each layer, in proportion to the layer's own parameters, for batches of 20: next to nothing "
     "at 45 degrees, which the network knows, would be ideal."
 )
-COLD = (
-    "Times that were recorded on GPUs before methods were warmed up include warming up for the source model, which "
-    "came first."
-)
 MET = (
     "Percent, mean ± spread over the trainings in which the method met all targets; last, how many these are. Where it "
     "is none, of the targets that it met. What is of fewer trainings than others is of other source models, and never "
     "marked as the best"
 )
-ABOUT_TARGETS = f"{MET}. {COLD}"
-ABOUT_TARGETS_AND_GAINS = f"{MET}: compare its gain over them, further below. {COLD}"
+ABOUT_TARGETS = f"{MET}."
+ABOUT_TARGETS_AND_GAINS = f"{MET}: compare its gain over them, further below."
 """Where the page has a section of gains."""
 ABOUT_BENCHMARK = (
     "Each target is left out once: models learn from other domains and then meet it as a stream of images without "

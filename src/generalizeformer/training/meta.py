@@ -77,9 +77,7 @@ class Pair:
     train: Domain
     validation: Domain
     weight: float = 1.0
-    unseen: bool = (
-        False  # whether the model has learned without the domain, as it has without a user's target
-    )
+    unseen: bool = False  # whether the model has learned without the domain, as without a user's
 
 
 def blend(strange: list[Pair], own: list[Pair], stay: float) -> list[Pair]:
